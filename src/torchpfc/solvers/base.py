@@ -1,0 +1,284 @@
+"""The interface of a solver, the one loop that runs it, and what comes out."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchpfc.solvers.descent import Descent, row_norm
+from torchpfc.solvers.problem import NonnegativeLeastSquares
+from torchpfc.solvers.scaling import Bounds
+
+Start = Literal["zeros", "floor", "random"]
+Momentum = float | Tensor
+
+RANDOM_START = 1e-2
+"""Upper end of the uniform distribution that a random start is drawn from."""
+
+LOOSE_TOLERANCE = 1e-3
+"""What counts as converged where the solver was given no tolerance."""
+
+
+class ConvergenceWarning(UserWarning):
+    """A solve with a tolerance took all its steps before every row reached it."""
+
+
+class State(NamedTuple):
+    """Where a solver stands after a step.
+
+    Shape:
+        - h, ahead, origin: $(*, n, r)$
+        - scale: $(*, n, 1)$
+    """
+
+    h: Tensor
+    """The iterate."""
+    ahead: Tensor
+    """The point that the next step starts from."""
+    origin: Tensor
+    """The point that the last step started from."""
+    scale: Tensor | None = None
+    """How much the cap scaled each row in the last step; None without a cap."""
+    momentum: Momentum = 0.0
+    """How far `ahead` lies beyond h along the last move."""
+    clock: Momentum = 1.0
+    """The momentum schedule's own time."""
+
+    def rows(self, index: Tensor) -> State:
+        """The state of some of the rows."""
+        return State(*(part[index] if isinstance(part, Tensor) else part for part in self))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Solver(ABC):
+    """Finds h for a given x and W, step by step.
+
+    Args:
+        max_iter: Steps to take at most.
+        tol: Stop a row once it violates the KKT conditions by less than this, relative to the gradient at zero.
+            None takes every step and never waits for the device.
+        floor: Smallest value of an entry of h.
+        cap: Scale a row down after each step so that its largest entry does not exceed the largest of x in magnitude.
+        start: Where to start without a warm start: zeros, the floor, or small random numbers.
+        check_every: Steps between two tests of the tolerance.
+    """
+
+    max_iter: int = 100
+    tol: float | None = None
+    floor: float = 0.0
+    cap: bool = False
+    start: Start = "zeros"
+    check_every: int = 5
+
+    adjoints: ClassVar[frozenset[str]] = frozenset()
+    """Names of the adjoints that can differentiate this solver."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        if self.max_iter < 0:
+            raise ValueError(f"max_iter must be non-negative, got {self.max_iter}")
+        if self.tol is not None and not 0 < self.tol < math.inf:
+            raise ValueError(f"tol must be positive and finite or None, got {self.tol}")
+        if not 0 <= self.floor < math.inf:
+            raise ValueError(f"floor must be non-negative and finite, got {self.floor}")
+        if self.start not in Start.__args__:  # type: ignore[attr-defined]
+            raise ValueError(f"start must be one of 'zeros', 'floor', 'random', got {self.start!r}")
+        if self.check_every < 1:
+            raise ValueError(f"check_every must be at least 1, got {self.check_every}")
+
+    def init(self, h: Tensor) -> State:
+        """The state before the first step from h."""
+        return State(h, h, h)
+
+    @abstractmethod
+    def step(self, descent: Descent, bounds: Bounds, state: State, out: Tensor | None = None) -> State:
+        """One step; writes the new iterate to `out` where given."""
+
+
+@dataclass(eq=False)
+class Trace:
+    """The iterates of a run, kept for the backward pass.
+
+    Shape:
+        - h: $(*, K + 1, n, r)$
+        - scale: $(*, K, n, 1)$
+        - momentum: K numbers, or $(*, K, n, 1)$ where each row has its own
+    """
+
+    h: Tensor
+    scale: Tensor | None = None
+    momentum: list[float] | Tensor = field(default_factory=list)
+    steps: int = 0
+
+    @classmethod
+    def of(cls, start: Tensor, max_steps: int) -> Trace:
+        """Makes room for so many steps from a start."""
+        h = start.new_empty((*start.shape[:-2], max_steps + 1, *start.shape[-2:]))
+        h[..., 0, :, :] = start
+        return cls(h)
+
+    def slot(self, step: int) -> Tensor:
+        """The iterate after this many steps."""
+        return self.h[..., step, :, :]
+
+    def add(self, state: State) -> None:
+        """Keeps what else the backward pass needs of a step."""
+        if state.scale is not None:
+            if self.scale is None:
+                self.scale = torch.empty_like(self.h[..., 1:, :, :1])
+            self.scale[..., self.steps, :, :] = state.scale
+        if isinstance(state.momentum, Tensor):
+            if not isinstance(self.momentum, Tensor):
+                self.momentum = torch.empty_like(self.h[..., 1:, :, :1])
+            self.momentum[..., self.steps, :, :] = state.momentum
+        else:
+            assert isinstance(self.momentum, list)
+            self.momentum.append(state.momentum)
+        self.steps += 1
+
+    def scale_of(self, step: int) -> Tensor | None:
+        """The scale that the cap applied in a step."""
+        return None if self.scale is None else self.scale[..., step, :, :]
+
+    def momentum_after(self, step: int) -> Momentum:
+        """The momentum with which a step went on."""
+        return self.momentum[..., step, :, :] if isinstance(self.momentum, Tensor) else self.momentum[step]
+
+
+class Outcome(NamedTuple):
+    """The end of a run.
+
+    Shape:
+        - h: $(*, n, r)$
+        - scale: $(*, n, 1)$
+        - iterations, converged: $(*, n)$
+    """
+
+    h: Tensor
+    scale: Tensor | None
+    """How much the cap scaled each row in its last step."""
+    iterations: Tensor | None = None
+    """Steps that each row needed; None where every row took all of them."""
+    converged: Tensor | None = None
+    """Whether each row reached the tolerance; None where there was none."""
+
+
+def iterate(solver: Solver, descent: Descent, bounds: Bounds, start: Tensor, trace: Trace | None = None) -> Outcome:
+    """Runs a solver from a start: the only loop."""
+    state = solver.init(start)
+    rows = None if solver.tol is None else _OpenRows(state, solver.tol, may_drop=trace is None and start.ndim == 2)
+    for k in range(solver.max_iter):
+        state = solver.step(descent, bounds, state, out=None if trace is None else trace.slot(k + 1))
+        if trace is not None:
+            trace.add(state)
+        if rows is not None and ((k + 1) % solver.check_every == 0 or k + 1 == solver.max_iter):
+            rows.close(state, descent, k + 1)
+            if rows.all_closed:
+                break
+            if (kept := rows.drop_closed()) is not None:
+                state, descent, bounds = state.rows(kept), descent.rows(kept), bounds.rows(kept)
+    return Outcome(state.h, state.scale) if rows is None else rows.outcome
+
+
+class _OpenRows:
+    """The rows that have not reached the tolerance yet, and the results so far of all of them.
+
+    Rows that are done leave the computation where that is possible, so that one hard row does not hold the rest.
+    """
+
+    def __init__(self, state: State, tol: float, *, may_drop: bool) -> None:
+        rows, device = state.h.shape[:-1], state.h.device
+        self._tol = tol
+        self._may_drop = may_drop
+        self._index = torch.arange(rows.numel(), device=device)  # the row of the results that each row in the state is
+        self._open = self._index  # positions in the state
+        self._h = state.h.clone()
+        self._scale = torch.ones_like(state.h[..., :1])
+        self._iterations = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._converged = torch.zeros(rows, dtype=torch.bool, device=device)
+
+    def close(self, state: State, descent: Descent, step: int) -> None:
+        """Takes the results of the open rows and closes those that have reached the tolerance."""
+        rows = self._index[self._open]
+        done = descent.fixed_point_residual(state.origin, state.h).flatten()[self._open] <= self._tol
+        self._h.flatten(0, -2)[rows] = state.h.flatten(0, -2)[self._open]
+        if state.scale is not None:
+            self._scale.view(-1)[rows] = state.scale.flatten()[self._open]
+        self._iterations.view(-1)[rows] = step
+        self._converged.view(-1)[rows] = done
+        self._open = self._open[~done]
+
+    @property
+    def all_closed(self) -> bool:
+        return not len(self._open)
+
+    def drop_closed(self) -> Tensor | None:
+        """The positions to go on with, or None where the state stays as it is."""
+        kept = self._open
+        if not self._may_drop or len(kept) == len(self._index):
+            return None
+        self._index = self._index[kept]
+        self._open = torch.arange(len(kept), device=kept.device)
+        return kept
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(self._h, self._scale, self._iterations, self._converged)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What a solve found, row by row.
+
+    `residual` and `kkt` are computed when they are first asked for, so that a training step does not pay for them.
+    Only `h` carries gradients.
+
+    Shape:
+        - h: $(*, n, r)$
+        - iterations, residual, kkt, converged: $(*, n)$
+    """
+
+    h: Tensor
+    _problem: NonnegativeLeastSquares
+    _solver: Solver
+    _descent: Descent
+    _bounds: Bounds
+    _outcome: Outcome
+
+    @cached_property
+    def iterations(self) -> Tensor:
+        """Steps that each row needed to reach the tolerance: many for an input unlike those W was learned from."""
+        if self._outcome.iterations is not None:
+            return self._outcome.iterations.view(self.h.shape[:-1])
+        return torch.full(self.h.shape[:-1], self._solver.max_iter, device=self.h.device)
+
+    @cached_property
+    def residual(self) -> Tensor:
+        """The norm of what h leaves unexplained of the observed x."""
+        with torch.no_grad():
+            return row_norm(self._problem.residual(self.h))
+
+    @cached_property
+    def kkt(self) -> Tensor:
+        """How much h violates the optimality conditions, relative to the gradient at zero.
+
+        For a row that the cap holds down, these are the conditions of the capped problem.
+        """
+        with torch.no_grad():
+            h = self._outcome.h
+            moved = self._descent.step(h)
+            self._bounds.project_(moved)
+            return self._descent.fixed_point_residual(h, moved).view(self.h.shape[:-1])
+
+    @cached_property
+    def converged(self) -> Tensor:
+        """Whether each row reached the solver's tolerance; without one, whether `kkt` is at most 0.001."""
+        if self._outcome.converged is not None:
+            return self._outcome.converged.view(self.h.shape[:-1])
+        return self.kkt <= LOOSE_TOLERANCE

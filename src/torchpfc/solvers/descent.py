@@ -1,0 +1,227 @@
+"""The gradient step on a problem, in whichever of two forms costs less, and its length."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from torchpfc.solvers.problem import NonnegativeLeastSquares
+
+# Above this many parts per feature, forming the r x r products of the weight gradient costs more than they save.
+_FACTORED_GRADIENT_RATIO = 4
+
+COLD_ITERATIONS = 40
+"""Power iterations from a start that knows nothing of W."""
+
+
+@dataclass(frozen=True, eq=False)
+class Descent(ABC):
+    r"""A gradient step of length $1 / L$ on a problem, $z = y - \nabla(y) / L = y + d - C y$.
+
+    $C = (W^\top \mathrm{mask}\, W + l_2) / L$ is symmetric, and both the step and everything that gradients need of it
+    is made of products with C. `Gram` holds C as a matrix, `Factored` applies W twice.
+
+    Args:
+        x: The input, zero where it is not observed.
+        W: The parts.
+        mask: True where x is observed, or None for everywhere.
+        L: The Lipschitz constant of the gradient.
+        offset: $d = (W^\top x - l_1) / L$.
+        l2: Weight of the squared norm of h.
+
+    Shape:
+        - x: $(n, m)$, or $(s, n, m)$ for a stack of s problems
+        - W: $(m, r)$ or $(s, m, r)$
+        - L: a scalar, or $(s, 1, 1)$
+        - offset: $(n, r)$ or $(s, n, r)$
+    """
+
+    x: Tensor
+    W: Tensor
+    mask: Tensor | None
+    L: Tensor
+    offset: Tensor
+    l2: float
+
+    @abstractmethod
+    def subtract_product(self, base: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
+        """Computes $base - C y$."""
+
+    @abstractmethod
+    def rows(self, index: Tensor) -> Self:
+        """The same step for some of the rows."""
+
+    def step(self, y: Tensor, out: Tensor | None = None) -> Tensor:
+        """The step from y."""
+        # The addition keeps full precision where matrix products are rounded (TF32): only C y is rounded.
+        return self.subtract_product(y + self.offset, y, out=out)
+
+    def pull_back(self, v: Tensor) -> Tensor:
+        """The gradient with respect to y, given the one with respect to z."""
+        return self.subtract_product(v, v)
+
+    def fixed_point_residual(self, y: Tensor, h: Tensor) -> Tensor:
+        r"""How far a projected step moved y, $L \|y - h\| / \|W^\top x - l_1\|$: the violation of the KKT conditions.
+
+        The projected step is a contraction, so this also bounds the violation at h.
+        """
+        scale = row_norm(self.offset).clamp_(min=torch.finfo(h.dtype).tiny)
+        return row_norm(y - h) / scale
+
+    def reconstruct(self, h: Tensor) -> Tensor:
+        """The observed part of $W h$."""
+        product = h @ self.W.mT
+        return product if self.mask is None else product.mul_(self.mask)
+
+    def unrolled_gradients(self, h: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Gradients with respect to x and W of a chain of steps.
+
+        With $P = \sum_k h_k^\top v_k$ and $Q = \sum_k v_k$, $dx = Q W^\top / L$ and
+        $dW = (x^\top Q - W (P + P^\top)) / L$. All steps are one product over their stacked rows.
+
+        Args:
+            h: The iterates.
+            v: The gradients that reached the step from each iterate, momentum taken into account.
+
+        Shape:
+            - h, v: $(*, K, n, r)$
+        """
+        total = v.sum(-3)
+        to_x = self.reconstruct(total) / self.L
+        m, r = self.W.shape[-2:]
+        if self.mask is None and r <= _FACTORED_GRADIENT_RATIO * m:
+            product = h.flatten(-3, -2).mT @ v.flatten(-3, -2)
+            moved = self.W @ (product + product.mT)
+        else:
+            mask = None if self.mask is None else self.mask.unsqueeze(-3)
+            seen, back = (a @ self.W.mT.unsqueeze(-3) for a in (h, v))  # (*, K, n, m)
+            if mask is not None:
+                seen.mul_(mask)
+                back.mul_(mask)
+            moved = seen.flatten(-3, -2).mT @ v.flatten(-3, -2)
+            moved += back.flatten(-3, -2).mT @ h.flatten(-3, -2)
+        return to_x, (self.x.mT @ total - moved) / self.L
+
+    def implicit_gradients(self, h: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Gradients with respect to x and W of a fixed point h: $dx = W u$, $dW = (x - W h) u^\top - (W u) h^\top$.
+
+        Args:
+            h: The solution.
+            u: The solution of the adjoint system on the support of h.
+
+        Shape:
+            - h, u: $(*, n, r)$
+        """
+        to_x = self.reconstruct(u)
+        return to_x, (self.x - self.reconstruct(h)).mT @ u - to_x.mT @ h
+
+
+@dataclass(frozen=True, eq=False)
+class Gram(Descent):
+    """The step with C held as a matrix: one product of size n r r."""
+
+    C: Tensor
+
+    def subtract_product(self, base: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
+        """Computes $base - C y$."""
+        return _subtract_product(base, y, self.C, out)
+
+    def rows(self, index: Tensor) -> Gram:
+        """The same step for some of the rows."""
+        return replace(self, x=self.x[index], offset=self.offset[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Factored(Descent):
+    """The step through W twice: two products of size n m r, and the only form with a mask."""
+
+    scaled_W: Tensor
+
+    def subtract_product(self, base: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
+        """Computes $base - C y$."""
+        if self.l2:
+            base = base - y * (self.l2 / self.L)
+        return _subtract_product(base, self.reconstruct(y), self.scaled_W, out)
+
+    def rows(self, index: Tensor) -> Factored:
+        """The same step for some of the rows."""
+        mask = None if self.mask is None else self.mask[index]
+        return replace(self, x=self.x[index], offset=self.offset[index], mask=mask)
+
+
+def prepare(problem: NonnegativeLeastSquares, *, iterations: int, lipschitz: Tensor | None) -> Descent:
+    """Chooses the form of the step by its cost and computes what all steps share.
+
+    Args:
+        problem: A problem with the shapes of `Descent`.
+        iterations: How many steps will be taken; forming C has to pay for itself.
+        lipschitz: The largest eigenvalue of $W^T W$ or a bound on it; None estimates it.
+    """
+    x, W, mask = problem.x, problem.W, problem.mask
+    if mask is not None:
+        mask = mask.expand(x.shape)
+        x = x.where(mask, 0.0)
+    n, m, r = *x.shape[-2:], W.shape[-1]
+    use_gram = mask is None and r * (1 + m / max(iterations * n, 1)) < 2 * m
+    gram = W.mT @ W if use_gram else None
+    if lipschitz is None:
+        # Too short a step costs little; too long a one up to a third is still stable, so the margin need not be proven.
+        lipschitz = 1.05 * largest_eigenvalue(W, cold_start(W), COLD_ITERATIONS)[0]
+    L = (lipschitz + problem.l2).clamp(min=torch.finfo(x.dtype).tiny)
+    L = L if W.ndim == 2 else L[:, None, None]
+    offset = (x @ W).sub_(problem.l1).div_(L)
+    if gram is None:
+        return Factored(x, W, mask, L, offset, problem.l2, W / L)
+    if problem.l2:
+        gram.diagonal(dim1=-2, dim2=-1).add_(problem.l2)
+    return Gram(x, W, mask, L, offset, problem.l2, gram.div_(L))
+
+
+def cold_start(W: Tensor) -> Tensor:
+    """A fixed start for the power iteration, positive and without the symmetries of a constant vector."""
+    ramp = torch.arange(W.shape[-1], device=W.device, dtype=W.dtype)
+    return (1 + (ramp * 0.6180339887).frac()).expand(*W.shape[:-2], -1)
+
+
+def largest_eigenvalue(W: Tensor, start: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    r"""Estimates the largest eigenvalue of $W^\top W$ from below, by power iteration through W.
+
+    Args:
+        W: The matrix, or a stack of them.
+        start: Where to start.
+        iterations: How many times to multiply.
+
+    Returns:
+        The estimate and the unit vector it belongs to.
+
+    Shape:
+        - W: $(*, m, r)$
+        - start: $(*, r)$
+        - the results: $(*)$ and $(*, r)$
+
+    Example:
+        >>> value, vector = largest_eigenvalue(torch.diag(torch.tensor([1.0, 3.0])), torch.ones(2), 50)
+        >>> value
+        tensor(9.)
+    """
+    vector = start.unsqueeze(-1)
+    for _ in range(iterations):
+        vector = W.mT @ (W @ vector)
+        vector = vector / torch.linalg.vector_norm(vector, dim=-2, keepdim=True).clamp(min=torch.finfo(W.dtype).tiny)
+    image = W @ vector
+    return image.square().sum((-2, -1)), vector.squeeze(-1)
+
+
+def row_norm(rows: Tensor) -> Tensor:
+    """The Euclidean norm of each row."""
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=-1)
+    return norm
+
+
+def _subtract_product(base: Tensor, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+    product = torch.addmm if b.ndim == 2 else torch.baddbmm
+    return product(base, a, b, alpha=-1, out=out)

@@ -1,0 +1,111 @@
+"""The problem: non-negative least squares with batch dimensions on both sides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class NonnegativeLeastSquares:
+    r"""Find $h \ge 0$ such that $W h$ is close to $x$, row by row.
+
+    $$\min_{h \ge 0} \tfrac12 \|\mathrm{mask} \cdot (x - W h)\|^2 + l_1 \sum_r h_r + \tfrac{l_2}{2} \|h\|^2$$
+
+    Examples are rows of `x` and parts are columns of `W`, so that `h @ W.mT` reconstructs `x`. With a matrix `W` every
+    leading dimension of `x` is a batch dimension. With a stack of matrices, `x` holds one batch per member of the
+    stack; the leading dimensions broadcast.
+
+    Args:
+        x: What to explain.
+        W: The parts, one per column.
+        l1: Weight of the sum of h; makes h sparse.
+        l2: Weight of the squared norm of h; makes h unique.
+        mask: True where `x` is observed. Unobserved entries may hold anything, NaN included.
+
+    Shape:
+        - x: $(*, n, m)$, or $(m)$ for one example
+        - W: $(m, r)$ or $(*, m, r)$
+        - mask: broadcasts to the shape of x
+        - h: $(*, n, r)$
+
+    Example:
+        >>> problem = NonnegativeLeastSquares(torch.tensor([[2.0, 3.0]]), torch.eye(2))
+        >>> problem.objective(torch.tensor([[2.0, 1.0]]))
+        tensor([2.])
+    """
+
+    x: Tensor
+    W: Tensor
+    l1: float = 0.0
+    l2: float = 0.0
+    mask: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Checks shapes, types and devices; values are never looked at."""
+        x, W, mask = self.x, self.W, self.mask
+        for name, tensor in (("x", x), ("W", W)):
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+            if tensor.dtype not in _DTYPES:
+                raise TypeError(f"{name} must be float32 or float64, got {tensor.dtype}")
+        if W.dtype != x.dtype:
+            raise TypeError(f"W must have the dtype of x ({x.dtype}), got {W.dtype}")
+        if W.device != x.device:
+            raise ValueError(f"W must be on the device of x ({x.device}), got {W.device}")
+        if W.ndim < 2:
+            raise ValueError(f"W must have shape (..., m, r), got {tuple(W.shape)}")
+        if W.shape[-1] == 0:
+            raise ValueError(f"W must have at least one column, got shape {tuple(W.shape)}")
+        if x.ndim < (1 if W.ndim == 2 else 2) or x.shape[-1] != W.shape[-2]:
+            rows = "..." if W.ndim == 2 else "..., n"
+            raise ValueError(f"x must have shape ({rows}, {W.shape[-2]}) to match W, got {tuple(x.shape)}")
+        if W.ndim > 2 and _broadcast(x.shape[:-2], W.shape[:-2]) is None:
+            raise ValueError(
+                f"x must have leading dimensions that broadcast with those of W {tuple(W.shape[:-2])}, "
+                f"got {tuple(x.shape[:-2])}"
+            )
+        for name, weight in (("l1", self.l1), ("l2", self.l2)):
+            if not 0 <= weight < float("inf"):
+                raise ValueError(f"{name} must be non-negative and finite, got {weight}")
+        if mask is not None:
+            if mask.dtype != torch.bool:
+                raise TypeError(f"mask must be boolean (True where x is observed), got {mask.dtype}")
+            if mask.device != x.device:
+                raise ValueError(f"mask must be on the device of x ({x.device}), got {mask.device}")
+            if _broadcast(mask.shape, x.shape) != x.shape:
+                raise ValueError(f"mask must broadcast to the shape of x {tuple(x.shape)}, got {tuple(mask.shape)}")
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the solution h."""
+        if self.W.ndim == 2:
+            return self.x.shape[:-1] + self.W.shape[-1:]
+        stack = _broadcast(self.x.shape[:-2], self.W.shape[:-2])
+        assert stack is not None
+        return torch.Size((*stack, self.x.shape[-2], self.W.shape[-1]))
+
+    def residual(self, h: Tensor) -> Tensor:
+        r"""What h leaves unexplained, $\mathrm{mask} \cdot (x - W h)$; zero where x is not observed."""
+        left = self.x - h @ self.W.mT
+        return left if self.mask is None else left.where(self.mask, 0.0)
+
+    def gradient(self, h: Tensor) -> Tensor:
+        r"""The gradient of the objective at h, $-W^\top \mathrm{residual} + l_1 + l_2 h$."""
+        return self.l1 + self.l2 * h - self.residual(h) @ self.W
+
+    def objective(self, h: Tensor) -> Tensor:
+        """The objective, one value per row."""
+        return 0.5 * self.residual(h).square().sum(-1) + self.l1 * h.sum(-1) + 0.5 * self.l2 * h.square().sum(-1)
+
+
+def _broadcast(*shapes: torch.Size) -> torch.Size | None:
+    """The common shape, or None where there is none."""
+    try:
+        return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return None

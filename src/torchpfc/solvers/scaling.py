@@ -1,0 +1,55 @@
+"""What keeps h bounded: the floor under every entry and the cap over every row (Appendix A.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    r"""The projection after each step: $h = s \max(z, f)$, where $s \le 1$ brings the largest entry under the limit.
+
+    Args:
+        floor: The smallest value f that an entry may take before scaling.
+        limit: The largest value that an entry of each row may take, or None for no cap.
+
+    Shape:
+        - limit: $(*, n, 1)$
+    """
+
+    floor: float = 0.0
+    limit: Tensor | None = None
+
+    @classmethod
+    def of(cls, x: Tensor, *, floor: float, cap: bool) -> Bounds:
+        """The bounds for input x: with a cap, no part may outshine the input, or unrolled h can explode."""
+        if not cap:
+            return cls(floor)
+        return cls(floor, x.abs().amax(-1, keepdim=True))
+
+    def project_(self, z: Tensor) -> Tensor | None:
+        """Projects z in place and returns the scale s of each row, or None without a cap."""
+        z.clamp_(min=self.floor)
+        if self.limit is None:
+            return None
+        # Clamping the divisor keeps 0 / 0 out: a row of zeros has scale 0 and stays zero.
+        largest = z.amax(-1, keepdim=True).clamp_(min=torch.finfo(z.dtype).tiny)
+        scale = torch.div(self.limit, largest, out=largest).clamp_(max=1.0)
+        z.mul_(scale)
+        return scale
+
+    def free(self, h: Tensor, scale: Tensor | None) -> Tensor:
+        """True where a projected h lies above the floor, so that it still follows z."""
+        return h > (self.floor if scale is None else self.floor * scale)
+
+    def pull_back(self, gradient: Tensor, h: Tensor, scale: Tensor | None) -> Tensor:
+        """The gradient with respect to z, given the one with respect to h; the scale counts as a constant."""
+        gradient = gradient * self.free(h, scale)
+        return gradient if scale is None else gradient.mul_(scale)
+
+    def rows(self, index: Tensor) -> Bounds:
+        """The bounds of some of the rows."""
+        return Bounds(self.floor, None if self.limit is None else self.limit[index])
