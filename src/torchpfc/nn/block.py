@@ -1,0 +1,306 @@
+"""The Predictive Factorized Coupling block (Section 2.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torchpfc.optim.resize import resize_state
+from torchpfc.optim.windowed import WindowedOptimizer
+from torchpfc.solvers import FISTA, Adjoint, NonnegativeLeastSquares, Solver, Unrolled, largest_eigenvalue, solve
+from torchpfc.solvers.descent import COLD_ITERATIONS, cold_start
+
+INIT_RANGE = (0.0, 1e-2)
+"""Range of the uniform distribution that weights are drawn from, in NMF and semi-NMF alike."""
+
+
+@dataclass(frozen=True, eq=False)
+class Coupling:
+    r"""What a block makes of an input: one code h that predicts both sides, $(y; x) = (W_y; W_x) h$.
+
+    Shape:
+        - y: $(*, \text{out_features})$
+        - x, target: $(*, \text{in_features})$
+        - h: $(*, \text{num_basis})$
+    """
+
+    y: Tensor
+    """The prediction $W_y h$."""
+    x: Tensor
+    """The reconstruction $W_x h$."""
+    h: Tensor
+    """How much of each part the input contains."""
+    target: Tensor
+    """The input that the reconstruction should equal."""
+
+
+class PFCBlock(nn.Module):
+    r"""Explains its input as a sum of parts and predicts its output from the amounts.
+
+    $$h = \arg\min_{h \ge 0} \|x - W_x h\|^2, \qquad y = W_y h$$
+
+    A drop-in replacement for an MLP with `num_basis` hidden units. The columns of `weight_x` are the parts, and those
+    of `weight_y` say what each part stands for.
+
+    Args:
+        in_features: Size of the input.
+        out_features: Size of the output.
+        num_basis: Number of parts.
+        nonnegative: Whether the weights are meant to be non-negative (NMF) or free (semi-NMF). `keep_nonnegative`
+            holds an optimizer to it.
+        solver: How h is found; `FISTA.paper()` by default. Its floor is also that of non-negative weights.
+        adjoint: How gradients pass through the solver; `Unrolled()` by default.
+        init_range: Range of the uniform distribution that the weights start from.
+        generator: Source of the initial weights.
+        device: Where the weights live.
+        dtype: Their type.
+
+    Shape:
+        - x: $(*, \text{in_features})$
+        - y: $(*, \text{out_features})$
+
+    Example:
+        >>> block = PFCBlock(64, 10, num_basis=30)
+        >>> x = torch.rand(5, 64)
+        >>> block(x).shape
+        torch.Size([5, 10])
+        >>> out = block.couple(x)
+        >>> loss = F.mse_loss(out.y, torch.zeros(5, 10)) + F.mse_loss(out.x, x)
+    """
+
+    weight_x: nn.Parameter
+    weight_y: nn.Parameter
+    power_vector: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        num_basis: int,
+        *,
+        nonnegative: bool = True,
+        solver: Solver | None = None,
+        adjoint: Adjoint | None = None,
+        init_range: tuple[float, float] = INIT_RANGE,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, size in (("in_features", in_features), ("out_features", out_features), ("num_basis", num_basis)):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
+        low, high = init_range
+        if not low < high:
+            raise ValueError(f"init_range must be (low, high) with low < high, got {init_range}")
+        if nonnegative and low < 0:
+            raise ValueError(f"init_range must be non-negative for non-negative weights, got {init_range}")
+        self.nonnegative = nonnegative
+        self.solver = FISTA.paper() if solver is None else solver
+        self.adjoint = Unrolled() if adjoint is None else adjoint
+        self.init_range = init_range
+        empty: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.weight_x = nn.Parameter(torch.empty(in_features, num_basis, **empty))
+        self.weight_y = nn.Parameter(torch.empty(out_features, num_basis, **empty))
+        # The direction of the largest eigenvalue of W_x^T W_x, which sets the solver's step; follows the weights in
+        # training.
+        self.register_buffer("power_vector", torch.empty(num_basis, **empty))
+        self._largest_eigenvalue: tuple[tuple[int, int], Tensor] | None = None
+        self._watchers: list[Callable[[Coupling], None]] = []
+        self.reset_parameters(generator)
+
+    @classmethod
+    def from_examples(cls, x: Tensor, y: Tensor, **options: Any) -> Self:
+        r"""A block whose parts are examples: column i of the weights is the pair (x[i], y[i]).
+
+        Args:
+            x: The inputs.
+            y: The targets, or class labels as integers, which become one-hot columns.
+            options: Passed on to the constructor.
+
+        Shape:
+            - x: $(n, \text{in_features})$
+            - y: $(n, \text{out_features})$, or $(n)$ labels
+        """
+        if x.ndim != 2 or not len(x):
+            raise ValueError(f"x must have shape (n, in_features) with n at least 1, got {tuple(x.shape)}")
+        if not y.is_floating_point():
+            if y.ndim != 1:
+                raise ValueError(f"y must have shape (n,) where it holds labels, got {tuple(y.shape)}")
+            y = F.one_hot(y.long()).to(x.dtype)
+        if y.ndim != 2 or len(y) != len(x):
+            raise ValueError(f"y must have shape ({len(x)}, out_features) to match x, got {tuple(y.shape)}")
+        for name, tensor in (("x", x), ("y", y)):
+            if not tensor.isfinite().all():
+                raise ValueError(f"{name} must be finite, got NaN or infinity")
+        block = cls(x.shape[1], y.shape[1], len(x), **{"device": x.device, "dtype": x.dtype, **options})
+        if block.nonnegative and (x.min() < 0 or y.min() < 0):
+            raise ValueError(
+                f"x and y must be non-negative for non-negative weights, got a minimum of {min(x.min(), y.min()):.3g}; "
+                "pass nonnegative=False for semi-NMF"
+            )
+        floor = block.weight_floor
+        with torch.no_grad():
+            block.weight_x.copy_(x.T if floor is None else x.T.clamp(min=floor))
+            block.weight_y.copy_(y.T if floor is None else y.T.clamp(min=floor))
+        block.reset_step_size()
+        return block
+
+    @property
+    def in_features(self) -> int:
+        """Size of the input."""
+        return self.weight_x.shape[-2]
+
+    @property
+    def out_features(self) -> int:
+        """Size of the output."""
+        return self.weight_y.shape[-2]
+
+    @property
+    def num_basis(self) -> int:
+        """Number of parts."""
+        return self.weight_x.shape[-1]
+
+    @property
+    def weight_floor(self) -> float | None:
+        """The smallest value that a weight may take; None where weights are free."""
+        return self.solver.floor if self.nonnegative else None
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draws new weights."""
+        with torch.no_grad():
+            for weight in (self.weight_x, self.weight_y):
+                self._draw_(weight, generator)
+        self.reset_step_size()
+
+    def reset_step_size(self) -> None:
+        """Finds the solver's step size from scratch: call it after replacing `weight_x` by hand in training mode."""
+        with torch.no_grad():
+            weight = self.weight_x
+            self.power_vector.copy_(largest_eigenvalue(weight, cold_start(weight), _settling_iterations(self))[1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Predicts y."""
+        return self.couple(x).y
+
+    def couple(self, x: Tensor, warm_start: Tensor | None = None) -> Coupling:
+        r"""Predicts y and everything on the way: the code h and the reconstruction of x.
+
+        Args:
+            x: The input.
+            warm_start: Where the solver starts instead of its own start; a code of the same input saves most steps.
+
+        Shape:
+            - x: $(*, \text{in_features})$
+            - warm_start: $(*, \text{num_basis})$
+        """
+        if not x.ndim or x.shape[-1] != self.in_features:
+            raise ValueError(f"x must have shape (..., {self.in_features}), got {tuple(x.shape)}")
+        problem = NonnegativeLeastSquares(x, self.weight_x)
+        lipschitz = self._lipschitz()
+        h = solve(problem, self.solver, adjoint=self.adjoint, warm_start=warm_start, lipschitz=lipschitz).h
+        coupling = Coupling(y=h @ self.weight_y.mT, x=h @ self.weight_x.mT, h=h, target=x)
+        for watch in self._watchers:
+            watch(coupling)
+        return coupling
+
+    def add_basis(
+        self, count: int, *, optimizer: Optimizer | None = None, generator: torch.Generator | None = None
+    ) -> None:
+        """Appends parts with fresh random weights; nothing outside the block changes.
+
+        Args:
+            count: How many.
+            optimizer: The optimizer of the weights, whose state is to grow with them.
+            generator: Source of the new weights.
+        """
+        if count < 1:
+            raise ValueError(f"count must be at least 1, got {count}")
+
+        def widen(weight: Tensor) -> Tensor:
+            fresh = weight.new_empty((*weight.shape[:-1], count))
+            self._draw_(fresh, generator)
+            return torch.cat([weight, fresh], dim=-1)
+
+        self._resize(widen, optimizer, lambda state: F.pad(state, (0, count)))
+
+    def remove_basis(self, columns: Iterable[int], *, optimizer: Optimizer | None = None) -> None:
+        """Removes parts; nothing outside the block changes.
+
+        Args:
+            columns: Which.
+            optimizer: The optimizer of the weights, whose state is to shrink with them.
+        """
+        removed = sorted(set(columns))
+        if removed and not 0 <= removed[0] <= removed[-1] < self.num_basis:
+            raise ValueError(f"columns must lie in [0, {self.num_basis}), got {removed[0]} to {removed[-1]}")
+        if len(removed) == self.num_basis:
+            raise ValueError(f"columns must leave at least one of the {self.num_basis} parts, got all of them")
+        kept = torch.tensor(sorted(set(range(self.num_basis)).difference(removed)), device=self.weight_x.device)
+
+        def select(tensor: Tensor) -> Tensor:
+            return tensor.index_select(-1, kept)
+
+        self._resize(select, optimizer, select)
+        if isinstance(optimizer, WindowedOptimizer):
+            optimizer.columns_removed(removed)
+
+    def extra_repr(self) -> str:
+        """The sizes and settings shown when a block is printed."""
+        text = f"in_features={self.in_features}, out_features={self.out_features}, num_basis={self.num_basis}"
+        return f"{text}, nonnegative={self.nonnegative}, solver={self.solver}, adjoint={self.adjoint}"
+
+    def _draw_(self, weight: Tensor, generator: torch.Generator | None) -> None:
+        weight.uniform_(*self.init_range, generator=generator)
+        if self.weight_floor is not None:
+            weight.clamp_(min=self.weight_floor)
+
+    def _resize(
+        self,
+        change: Callable[[Tensor], Tensor],
+        optimizer: Optimizer | None,
+        change_state: Callable[[Tensor], Tensor],
+    ) -> None:
+        with torch.no_grad():
+            for weight in (self.weight_x, self.weight_y):
+                if optimizer is not None:
+                    resize_state(optimizer, weight, weight.shape, change_state)
+                _replace_data(weight, change(weight.data))
+            self.power_vector = self.power_vector.new_empty((*self.weight_x.shape[:-2], self.num_basis))
+        self.reset_step_size()
+
+    def _lipschitz(self) -> Tensor:
+        """A bound on the largest eigenvalue of W_x^T W_x."""
+        # Random signs bring the two largest eigenvalues close together, and the estimate from below converges slowly.
+        margin = 1.02 if self.nonnegative else 1.05
+        with torch.no_grad():
+            if self.training:
+                value, vector = largest_eigenvalue(self.weight_x, self.power_vector, 2)
+                self.power_vector.copy_(vector)
+                return margin * value
+            if torch.compiler.is_compiling():
+                return margin * largest_eigenvalue(self.weight_x, self.power_vector, _settling_iterations(self))[0]
+            version = self.weight_x.data_ptr(), self.weight_x._version
+            if self._largest_eigenvalue is None or self._largest_eigenvalue[0] != version:
+                settled = largest_eigenvalue(self.weight_x, self.power_vector, _settling_iterations(self))[0]
+                self._largest_eigenvalue = version, settled
+            return margin * self._largest_eigenvalue[1]
+
+
+def _replace_data(parameter: nn.Parameter, data: Tensor) -> None:
+    """Gives a parameter another shape; it stays the same object, so that optimizers go on with it."""
+    # A loss that is still alive also keeps the node that accumulates the gradient, with the old shape. PyTorch lets go
+    # of that node only where the data change their type.
+    parameter.grad = None
+    parameter.data = data.new_empty(0, dtype=torch.float64 if data.dtype == torch.float32 else torch.float32)
+    parameter.data = data
+
+
+def _settling_iterations(block: PFCBlock) -> int:
+    return COLD_ITERATIONS if block.nonnegative else 100

@@ -1,0 +1,82 @@
+"""Seeing every coupling of a model, and the loss that asks for good reconstructions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchpfc.nn.block import Coupling, PFCBlock
+
+Couplings = dict[str, list[Coupling]]
+
+
+@contextmanager
+def record_couplings(model: nn.Module) -> Iterator[Couplings]:
+    """Collects the couplings of every block in a model while it runs.
+
+    Args:
+        model: Any module that contains PFC blocks, or one itself.
+
+    Yields:
+        The couplings of each block in the order of its calls, by the block's name in the model; a block that is the
+        model itself has the name "".
+
+    Example:
+        >>> import torch
+        >>> from torchpfc import ResidualPFC
+        >>> model = ResidualPFC(8, 3, num_basis=5)
+        >>> with record_couplings(model) as seen:
+        ...     y = model(torch.rand(4, 8))
+        >>> {name: len(couplings) for name, couplings in seen.items()}
+        {'blocks.0': 1, 'blocks.1': 1}
+    """
+    blocks = {name: module for name, module in model.named_modules() if isinstance(module, PFCBlock)}
+    if not blocks:
+        raise ValueError(f"model must contain a PFCBlock, got {type(model).__name__} without one")
+    seen: Couplings = {name: [] for name in blocks}
+    watchers = {name: partial(_append, seen[name]) for name in blocks}
+    for name, block in blocks.items():
+        block._watchers.append(watchers[name])
+    try:
+        yield seen
+    finally:
+        for name, block in blocks.items():
+            block._watchers.remove(watchers[name])
+
+
+def reconstruction_loss(seen: Couplings, weights: float | Mapping[str, float] = 1.0) -> Tensor:
+    r"""The mean squared reconstruction error of each block, averaged over its calls and summed over the blocks.
+
+    Args:
+        seen: What `record_couplings` collected.
+        weights: A factor for all blocks, or one for each by name.
+
+    Example:
+        >>> import torch
+        >>> from torchpfc import PFCBlock
+        >>> block, x = PFCBlock(8, 3, num_basis=5), torch.rand(4, 8)
+        >>> with record_couplings(block) as seen:
+        ...     y = block(x)
+        >>> loss = F.mse_loss(y, torch.zeros(4, 3)) + reconstruction_loss(seen)
+    """
+    if isinstance(weights, Mapping):
+        if unknown := set(weights) - set(seen):
+            raise ValueError(f"weights must name recorded blocks {sorted(seen)}, got {sorted(unknown)}")
+    else:
+        weights = dict.fromkeys(seen, weights)
+    losses = [
+        weight * F.mse_loss(coupling.x, coupling.target) / len(seen[name])
+        for name, weight in weights.items()
+        for coupling in seen[name]
+    ]
+    if not losses:
+        raise RuntimeError("seen must hold at least one coupling, got none: run the model inside record_couplings")
+    return sum(losses[1:], start=losses[0])
+
+
+def _append(couplings: list[Coupling], coupling: Coupling) -> None:
+    couplings.append(coupling)
