@@ -130,7 +130,7 @@ class _Unrolled(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         inputs, descent, bounds, trace, (iterations,) = _restore(ctx)
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
             v, to_start = pull_back(descent, bounds, trace, iterations, gradient)
             to_x, to_W = descent.unrolled_gradients(trace.h[..., : trace.steps, :, :], v)
         return *_only_once((to_x, to_W, to_start), gradient, *inputs), None
@@ -147,7 +147,7 @@ class _Implicit(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         inputs, descent, bounds, outcome = _restore(ctx)
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
             support = bounds.free(outcome.h, outcome.scale)
             u = _solve_on_support(descent, support, outcome.scale, gradient, ctx.adjoint)
             to_x, to_W = descent.implicit_gradients(outcome.h, u)

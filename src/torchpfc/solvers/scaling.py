@@ -47,7 +47,7 @@ class Bounds:
 
     def pull_back(self, gradient: Tensor, h: Tensor, scale: Tensor | None) -> Tensor:
         """The gradient with respect to z, given the one with respect to h; the scale counts as a constant."""
-        gradient = gradient * self.free(h, scale)
+        gradient = gradient.where(self.free(h, scale), 0.0)
         return gradient if scale is None else gradient.mul_(scale)
 
     def rows(self, index: Tensor) -> Bounds:

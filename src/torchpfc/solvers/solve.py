@@ -49,18 +49,23 @@ def solve(
     solver = FISTA() if solver is None else solver
     adjoint = Unrolled() if adjoint is None else adjoint
     if not isinstance(solver, Solver):
-        raise TypeError(f"solver must be a Solver, got {type(solver).__name__}")
+        raise TypeError(f"solver must be a Solver, got {solver!r}")
     if not isinstance(adjoint, Adjoint):
-        raise TypeError(f"adjoint must be an Adjoint, got {type(adjoint).__name__}")
+        raise TypeError(f"adjoint must be an Adjoint, got {adjoint!r}")
     if type(adjoint).__name__ not in solver.adjoints:
         known = ", ".join(sorted(solver.adjoints)) or "none"
         raise TypeError(f"adjoint must be one that {type(solver).__name__} has ({known}), got {type(adjoint).__name__}")
+    if lipschitz is not None and lipschitz.shape != problem.W.shape[:-2]:
+        raise ValueError(
+            f"lipschitz must have the leading dimensions of W {tuple(problem.W.shape[:-2])}, "
+            f"got {tuple(lipschitz.shape)}"
+        )
     start = _start(problem, solver, warm_start, generator)
     x, W, mask, start = _flatten(problem, start)
     with torch.autocast(start.device.type, enabled=False):
         with torch.no_grad():
-            if lipschitz is not None:
-                lipschitz = lipschitz.expand(problem.W.shape[:-2]).flatten() if W.ndim > 2 else lipschitz
+            if lipschitz is not None and W.ndim > 2:
+                lipschitz = lipschitz.expand(problem.shape[:-2]).flatten()
             flat = NonnegativeLeastSquares(x, W, problem.l1, problem.l2, mask)
             descent = prepare(flat, iterations=solver.max_iter, lipschitz=lipschitz)
             bounds = Bounds.of(descent.x, floor=solver.floor, cap=solver.cap)
