@@ -57,7 +57,5 @@ def project_nonnegative_(weight: Tensor, floor: float = 0.0) -> None:
         weight: The matrix, or a stack of them.
         floor: The smallest value an entry may take.
     """
-    if floor:
-        weight.copy_(weight.clamp(min=floor).where(weight.any(-2, keepdim=True), 0.0))
-    else:
-        weight.clamp_(min=0.0)
+    lowest = weight.abs().amax(-2, keepdim=True).sign_().mul_(floor)  # (*, 1, columns): the floor, or 0
+    weight.clamp_(min=lowest)

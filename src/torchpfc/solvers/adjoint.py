@@ -109,7 +109,7 @@ class Implicit(Adjoint):
             raise ValueError(f"damping must be non-negative, got {self.damping}")
 
     @classmethod
-    def fast(cls, max_iter: int = 15, damping: float = 1e-3) -> Self:
+    def fast(cls, max_iter: int = 10, damping: float = 1e-3) -> Self:
         """A fixed number of conjugate-residual steps, lightly damped: for training."""
         return cls(max_iter=max_iter, tol=0.0, damping=damping)
 
@@ -191,12 +191,12 @@ def _solve_on_support(
     conjugate residuals settle on a least-squares solution; conjugate gradients would diverge.
     """
     tiny = torch.finfo(gradient.dtype).tiny
-    ridge: Tensor | float = adjoint.damping
+    ridge = torch.full_like(gradient[..., :1], adjoint.damping)
     if scale is not None:
-        ridge = (1 - scale) / scale.clamp(min=tiny) + adjoint.damping
+        ridge += (1 - scale) / scale.clamp(min=tiny)
 
     def multiply(v: Tensor) -> Tensor:
-        return (v * (1 + ridge) - descent.pull_back(v)).mul_(support)
+        return descent.product(v).addcmul_(v, ridge).mul_(support)
 
     residual = gradient * support
     image = multiply(residual)

@@ -48,8 +48,12 @@ class Descent(ABC):
     l2: float
 
     @abstractmethod
-    def subtract_product(self, base: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
-        """Computes $base - C y$."""
+    def product(self, y: Tensor) -> Tensor:
+        """Computes $C y$."""
+
+    @abstractmethod
+    def subtract_product_(self, base: Tensor, y: Tensor) -> Tensor:
+        """Computes $base - C y$ in place of the base."""
 
     @abstractmethod
     def rows(self, index: Tensor) -> Self:
@@ -57,12 +61,12 @@ class Descent(ABC):
 
     def step(self, y: Tensor, out: Tensor | None = None) -> Tensor:
         """The step from y."""
-        # The addition keeps full precision where matrix products are rounded (TF32): only C y is rounded.
-        return self.subtract_product(y + self.offset, y, out=out)
+        # Not a product with I - C: where products are rounded (TF32), only C y may be.
+        return self.subtract_product_(torch.add(y, self.offset, out=out), y)
 
     def pull_back(self, v: Tensor) -> Tensor:
         """The gradient with respect to y, given the one with respect to z."""
-        return self.subtract_product(v, v)
+        return self.subtract_product_(v.clone(), v)
 
     def fixed_point_residual(self, y: Tensor, h: Tensor) -> Tensor:
         r"""How far a projected step moved y, $L \|y - h\| / \|W^\top x - l_1\|$: the violation of the KKT conditions.
@@ -126,9 +130,13 @@ class Gram(Descent):
 
     C: Tensor
 
-    def subtract_product(self, base: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
-        """Computes $base - C y$."""
-        return _subtract_product(base, y, self.C, out)
+    def product(self, y: Tensor) -> Tensor:
+        """Computes $C y$."""
+        return y @ self.C
+
+    def subtract_product_(self, base: Tensor, y: Tensor) -> Tensor:
+        """Computes $base - C y$ in place of the base."""
+        return _subtract_product_(base, y, self.C)
 
     def rows(self, index: Tensor) -> Gram:
         """The same step for some of the rows."""
@@ -141,11 +149,16 @@ class Factored(Descent):
 
     scaled_W: Tensor
 
-    def subtract_product(self, base: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
-        """Computes $base - C y$."""
+    def product(self, y: Tensor) -> Tensor:
+        """Computes $C y$."""
+        product = self.reconstruct(y) @ self.scaled_W
+        return product.addcmul_(y, self.l2 / self.L) if self.l2 else product
+
+    def subtract_product_(self, base: Tensor, y: Tensor) -> Tensor:
+        """Computes $base - C y$ in place of the base."""
         if self.l2:
-            base = base - y * (self.l2 / self.L)
-        return _subtract_product(base, self.reconstruct(y), self.scaled_W, out)
+            base.addcmul_(y, self.l2 / self.L, value=-1)
+        return _subtract_product_(base, self.reconstruct(y), self.scaled_W)
 
     def rows(self, index: Tensor) -> Factored:
         """The same step for some of the rows."""
@@ -222,6 +235,5 @@ def row_norm(rows: Tensor) -> Tensor:
     return norm
 
 
-def _subtract_product(base: Tensor, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
-    product = torch.addmm if b.ndim == 2 else torch.baddbmm
-    return product(base, a, b, alpha=-1, out=out)
+def _subtract_product_(base: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return base.addmm_(a, b, alpha=-1) if b.ndim == 2 else base.baddbmm_(a, b, alpha=-1)
