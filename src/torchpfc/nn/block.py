@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Self
+from operator import index
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -111,7 +113,7 @@ class PFCBlock(nn.Module):
         # The direction of the largest eigenvalue of W_x^T W_x, which sets the solver's step; follows the weights in
         # training.
         self.register_buffer("power_vector", torch.empty(num_basis, **empty))
-        self._largest_eigenvalue: tuple[tuple[int, int], Tensor] | None = None
+        self._settled: _Settled | None = None
         self._watchers: list[Callable[[Coupling], None]] = []
         self.reset_parameters(generator)
 
@@ -130,12 +132,16 @@ class PFCBlock(nn.Module):
         """
         if x.ndim != 2 or not len(x):
             raise ValueError(f"x must have shape (n, in_features) with n at least 1, got {tuple(x.shape)}")
-        if not y.is_floating_point():
-            if y.ndim != 1:
-                raise ValueError(f"y must have shape (n,) where it holds labels, got {tuple(y.shape)}")
+        if not x.is_floating_point():
+            raise TypeError(f"x must be float32 or float64, got {x.dtype}")
+        labels = not y.is_floating_point()
+        if y.ndim != (1 if labels else 2) or len(y) != len(x):
+            shape = f"({len(x)},) for labels" if labels else f"({len(x)}, out_features)"
+            raise ValueError(f"y must have shape {shape} to match x, got {tuple(y.shape)}")
+        if labels:
+            if y.min() < 0:
+                raise ValueError(f"y must hold labels from 0 on, got {int(y.min())}")
             y = F.one_hot(y.long()).to(x.dtype)
-        if y.ndim != 2 or len(y) != len(x):
-            raise ValueError(f"y must have shape ({len(x)}, out_features) to match x, got {tuple(y.shape)}")
         for name, tensor in (("x", x), ("y", y)):
             if not tensor.isfinite().all():
                 raise ValueError(f"{name} must be finite, got NaN or infinity")
@@ -181,6 +187,7 @@ class PFCBlock(nn.Module):
 
     def reset_step_size(self) -> None:
         """Finds the solver's step size from scratch: call it after replacing `weight_x` by hand in training mode."""
+        self._settled = None
         with torch.no_grad():
             weight = self.weight_x
             self.power_vector.copy_(largest_eigenvalue(weight, cold_start(weight), _settling_iterations(self))[1])
@@ -202,10 +209,15 @@ class PFCBlock(nn.Module):
         """
         if not x.ndim or x.shape[-1] != self.in_features:
             raise ValueError(f"x must have shape (..., {self.in_features}), got {tuple(x.shape)}")
+        if x.dtype != self.weight_x.dtype:
+            raise TypeError(f"x must have the dtype of the weights ({self.weight_x.dtype}), got {x.dtype}")
+        if x.device != self.weight_x.device:
+            raise ValueError(f"x must be on the device of the weights ({self.weight_x.device}), got {x.device}")
         problem = NonnegativeLeastSquares(x, self.weight_x)
         lipschitz = self._lipschitz()
         h = solve(problem, self.solver, adjoint=self.adjoint, warm_start=warm_start, lipschitz=lipschitz).h
-        coupling = Coupling(y=h @ self.weight_y.mT, x=h @ self.weight_x.mT, h=h, target=x)
+        reconstruction = h @ self.weight_x.mT
+        coupling = Coupling(y=h @ self.weight_y.mT, x=reconstruction, h=h, target=x.expand_as(reconstruction))
         for watch in self._watchers:
             watch(coupling)
         return coupling
@@ -237,7 +249,7 @@ class PFCBlock(nn.Module):
             columns: Which.
             optimizer: The optimizer of the weights, whose state is to shrink with them.
         """
-        removed = sorted(set(columns))
+        removed = sorted({index(column) for column in columns})
         if removed and not 0 <= removed[0] <= removed[-1] < self.num_basis:
             raise ValueError(f"columns must lie in [0, {self.num_basis}), got {removed[0]} to {removed[-1]}")
         if len(removed) == self.num_basis:
@@ -248,13 +260,18 @@ class PFCBlock(nn.Module):
             return tensor.index_select(-1, kept)
 
         self._resize(select, optimizer, select)
-        if isinstance(optimizer, WindowedOptimizer):
+        # One window covers the columns of all blocks: it follows once the last of them has lost these columns.
+        if isinstance(optimizer, WindowedOptimizer) and _column_counts(optimizer) == {self.num_basis}:
             optimizer.columns_removed(removed)
 
     def extra_repr(self) -> str:
         """The sizes and settings shown when a block is printed."""
         text = f"in_features={self.in_features}, out_features={self.out_features}, num_basis={self.num_basis}"
         return f"{text}, nonnegative={self.nonnegative}, solver={self.solver}, adjoint={self.adjoint}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Neither what is cached for this block's memory nor who watches this block belongs to a copy.
+        return {**self.__dict__, "_settled": None, "_watchers": []}
 
     def _draw_(self, weight: Tensor, generator: torch.Generator | None) -> None:
         weight.uniform_(*self.init_range, generator=generator)
@@ -279,18 +296,32 @@ class PFCBlock(nn.Module):
         """A bound on the largest eigenvalue of W_x^T W_x."""
         # Random signs bring the two largest eigenvalues close together, and the estimate from below converges slowly.
         margin = 1.02 if self.nonnegative else 1.05
+        weight = self.weight_x
         with torch.no_grad():
+            # A little of every part: a direction that had shrunk to nothing in the vector could never grow again.
+            start = self.power_vector + 1e-2 / math.sqrt(self.num_basis)
             if self.training:
-                value, vector = largest_eigenvalue(self.weight_x, self.power_vector, 2)
+                value, vector = largest_eigenvalue(weight, start, 2)
                 self.power_vector.copy_(vector)
                 return margin * value
-            if torch.compiler.is_compiling():
-                return margin * largest_eigenvalue(self.weight_x, self.power_vector, _settling_iterations(self))[0]
-            version = self.weight_x.data_ptr(), self.weight_x._version
-            if self._largest_eigenvalue is None or self._largest_eigenvalue[0] != version:
-                settled = largest_eigenvalue(self.weight_x, self.power_vector, _settling_iterations(self))[0]
-                self._largest_eigenvalue = version, settled
-            return margin * self._largest_eigenvalue[1]
+            if torch.compiler.is_compiling() or weight.is_inference():  # both without a version to go by
+                return margin * largest_eigenvalue(weight, start, _settling_iterations(self))[0]
+            if self._settled is None or not self._settled.belongs_to(weight):
+                value = largest_eigenvalue(weight, start, _settling_iterations(self))[0]
+                self._settled = _Settled(weight.detach(), weight._version, value)
+            return margin * self._settled.value
+
+
+class _Settled(NamedTuple):
+    """The largest eigenvalue of one version of a weight."""
+
+    weight: Tensor
+    """Kept so that no other weight can come to lie at the same address."""
+    version: int
+    value: Tensor
+
+    def belongs_to(self, weight: Tensor) -> bool:
+        return self.weight.data_ptr() == weight.data_ptr() and self.version == weight._version
 
 
 def _replace_data(parameter: nn.Parameter, data: Tensor) -> None:
@@ -304,3 +335,7 @@ def _replace_data(parameter: nn.Parameter, data: Tensor) -> None:
 
 def _settling_iterations(block: PFCBlock) -> int:
     return COLD_ITERATIONS if block.nonnegative else 100
+
+
+def _column_counts(optimizer: Optimizer) -> set[int]:
+    return {p.shape[-1] for group in optimizer.param_groups for p in group["params"]}

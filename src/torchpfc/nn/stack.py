@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +28,10 @@ class StackedLinear(nn.Module):
         - y: $(s, n, \text{out_features})$
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None = None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(weight)
-        self.bias = None if bias is None else nn.Parameter(bias)
+        self.weight = weight
+        self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
         """Applies each layer to its own input."""
@@ -60,7 +60,22 @@ def stack_models(models: Sequence[Model]) -> Model:
     """
     if not models:
         raise ValueError("models must hold at least one model, got none")
-    return _stack(list(models))
+    first = models[0]
+    for model in models:
+        if type(model) is not type(first) or repr(model) != repr(first) or _layout(model) != _layout(first):
+            raise ValueError(f"models must share one architecture and its settings, got {first} and {model}")
+    replaced: dict[
+        int, nn.Module | Tensor
+    ] = {}  # by the id of the original: where deepcopy looks for copies it has made
+    for path, module in first.named_modules():
+        rows = zip(*(_own_tensors(model.get_submodule(path)) for model in models), strict=True)
+        own = [_like(row[0], torch.stack([tensor.detach() for tensor in row])) for row in rows]
+        if type(module) is nn.Linear:
+            replaced[id(module)] = StackedLinear(*own).train(module.training)
+        elif own and not isinstance(module, PFCBlock):
+            raise TypeError(f"models must be made of PFCBlock and nn.Linear to be stacked, got {type(module).__name__}")
+        replaced.update(zip(map(id, _own_tensors(module)), own, strict=True))
+    return deepcopy(first, replaced)
 
 
 def unstack_models(stack: Model) -> list[Model]:
@@ -75,48 +90,40 @@ def unstack_models(stack: Model) -> list[Model]:
         >>> len(models), type(models[0]).__name__
         (4, 'MLP')
     """
-    sizes = {len(value) for value in stack.state_dict().values()}
-    if len(sizes) != 1:
-        raise ValueError(f"stack must come from stack_models, got {type(stack).__name__} with leading sizes {sizes}")
-    return [_member(stack, i) for i in range(sizes.pop())]
+    parts = [module for module in stack.modules() if _own_tensors(module)]
+    if not parts or not all(map(_is_stacked, parts)):
+        raise ValueError(f"stack must come from stack_models and have parameters, got {type(stack).__name__}")
+    return [_member(stack, i) for i in range(len(_own_tensors(parts[0])[0]))]
 
 
-def _stack(models: list[Model]) -> Model:
-    first = models[0]
-    for model in models:
-        if type(model) is not type(first) or _shapes(model) != _shapes(first):
-            raise ValueError(f"models must share one architecture, got {first} and {model}")
-    own = _own_tensors(first)
-    if isinstance(first, nn.Linear):
-        stacks = {name: torch.stack([getattr(model, name).detach() for model in models]) for name in own}
-        return StackedLinear(stacks["weight"], stacks.get("bias"))  # type: ignore[return-value]
-    if own and not isinstance(first, PFCBlock):
-        raise TypeError(f"models must be made of PFCBlock and nn.Linear to be stacked, got {type(first).__name__}")
-    stacked = deepcopy(first)
-    for name in own:
-        getattr(stacked, name).data = torch.stack([getattr(model, name).detach() for model in models])
-    for name, _ in first.named_children():
-        stacked.register_module(name, _stack([model.get_submodule(name) for model in models]))
-    return stacked
+def _is_stacked(module: nn.Module) -> bool:
+    return isinstance(module, StackedLinear) or (isinstance(module, PFCBlock) and module.weight_x.ndim > 2)
 
 
 def _member(stack: Model, index: int) -> Model:
-    if isinstance(stack, StackedLinear):
-        out_features, in_features = stack.weight.shape[-2:]
-        linear = nn.Linear(in_features, out_features, stack.bias is not None, stack.weight.device, stack.weight.dtype)
-        linear.load_state_dict({name: value[index] for name, value in stack.state_dict().items()})
-        return linear  # type: ignore[return-value]
-    member = deepcopy(stack)
-    for name in _own_tensors(stack):
-        getattr(member, name).data = getattr(stack, name).detach()[index].clone()
-    for name, child in stack.named_children():
-        member.register_module(name, _member(child, index))
-    return member
+    replaced: dict[int, nn.Module | Tensor] = {}
+    for module in stack.modules():
+        own = [_like(tensor, tensor.detach()[index].clone()) for tensor in _own_tensors(module)]
+        if isinstance(module, StackedLinear):
+            replaced[id(module)] = _linear(*own).train(module.training)
+        replaced.update(zip(map(id, _own_tensors(module)), own, strict=True))
+    return deepcopy(stack, replaced)
 
 
-def _own_tensors(module: nn.Module) -> list[str]:
-    return [name for name, _ in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]]
+def _linear(weight: nn.Parameter, bias: nn.Parameter | None = None) -> nn.Linear:
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        linear.register_parameter(name, parameter)
+    return linear
 
 
-def _shapes(module: nn.Module) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in module.state_dict().items()}
+def _own_tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+
+
+def _like(tensor: Tensor, data: Tensor) -> Any:
+    return nn.Parameter(data, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else data
+
+
+def _layout(module: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (value.shape, value.dtype) for name, value in module.state_dict().items()}
