@@ -297,3 +297,8 @@ def test_removing_every_part_is_refused() -> None:
 def test_fractions_of_columns_are_refused() -> None:
     with pytest.raises(TypeError):
         make_block().remove_basis([1.5])  # type: ignore[list-item]
+
+
+def test_a_boolean_mask_is_not_taken_for_indices() -> None:
+    with pytest.raises(TypeError, match="columns must be indices, got a boolean mask"):
+        PFCBlock(6, 2, num_basis=4).remove_basis(torch.tensor([True, False, False, True]))

@@ -258,3 +258,13 @@ def test_a_warm_start_of_the_wrong_shape_is_refused(shape: tuple[int, ...]) -> N
 def test_an_adjoint_that_is_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match=r"steps must be at most the solver's max_iter \(3\), got 4"):
         make_block(solver=FISTA(max_iter=3), adjoint=Truncated(4))(make_input(2))
+
+
+def test_a_block_behind_a_layer_in_half_precision() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), PFCBlock(8, 3, num_basis=5))
+    x = torch.rand(4, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = model(x)
+    y.float().sum().backward()
+    assert model[2].weight_x.grad.isfinite().all()
+    torch.testing.assert_close(y.float(), model(x), rtol=0.1, atol=1e-3)

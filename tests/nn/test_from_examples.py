@@ -29,9 +29,9 @@ def test_parts_are_the_examples(nonnegative: bool) -> None:
 def test_the_floor_holds_for_examples_too() -> None:
     x, y = torch.zeros(2, 8), torch.eye(2)
     x[0, 0] = x[1, 1] = 1.0
-    block = PFCBlock.from_examples(x, y)
+    block = PFCBlock.from_examples(x, y, solver=FISTA.paper())
     assert torch.equal(block.weight_x, x.T.clamp(min=1e-5)) and torch.equal(block.weight_y, y.clamp(min=1e-5))
-    plain = PFCBlock.from_examples(x, y, solver=FISTA())
+    plain = PFCBlock.from_examples(x, y)
     assert torch.equal(plain.weight_x, x.T) and torch.equal(plain.weight_y, y)
 
 
@@ -130,3 +130,17 @@ def test_negative_labels_are_refused() -> None:
 def test_integer_examples_are_refused() -> None:
     with pytest.raises(TypeError, match=r"x must be float32 or float64, got torch\.uint8"):
         PFCBlock.from_examples(torch.ones(5, 8, dtype=torch.uint8), examples()[1])
+
+
+def test_a_class_without_an_example_keeps_its_output() -> None:
+    x = examples()[0]
+    block = PFCBlock.from_examples(x, torch.tensor([0, 1, 1, 0, 1]), num_classes=4)
+    assert block.out_features == 4
+    assert torch.equal(block.weight_y[2:], torch.zeros_like(block.weight_y[2:]))
+    with pytest.raises(ValueError, match=r"num_classes must exceed the largest label \(1\), got 1"):
+        PFCBlock.from_examples(x, torch.tensor([0, 1, 1, 0, 1]), num_classes=1)
+
+
+def test_by_default_an_example_is_its_own_code_whatever_its_brightness() -> None:
+    x = 0.1 * torch.eye(4)
+    torch.testing.assert_close(PFCBlock.from_examples(x, torch.arange(4)).couple(x).h, torch.eye(4))

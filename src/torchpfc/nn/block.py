@@ -118,13 +118,15 @@ class PFCBlock(nn.Module):
         self.reset_parameters(generator)
 
     @classmethod
-    def from_examples(cls, x: Tensor, y: Tensor, **options: Any) -> Self:
+    def from_examples(cls, x: Tensor, y: Tensor, *, num_classes: int | None = None, **options: Any) -> Self:
         r"""A block whose parts are examples: column i of the weights is the pair (x[i], y[i]).
 
         Args:
             x: The inputs.
             y: The targets, or class labels as integers, which become one-hot columns.
-            options: Passed on to the constructor.
+            num_classes: How many classes the labels have; by default one more than the largest.
+            options: Passed on to the constructor. The solver is `FISTA()` by default, without floor and cap: whole
+                examples need no guard, and the cap would forbid an amount of 1 for an input darker than 1.
 
         Shape:
             - x: $(n, \text{in_features})$
@@ -141,11 +143,14 @@ class PFCBlock(nn.Module):
         if labels:
             if y.min() < 0:
                 raise ValueError(f"y must hold labels from 0 on, got {int(y.min())}")
-            y = F.one_hot(y.long()).to(x.dtype)
+            if num_classes is not None and num_classes <= y.max():
+                raise ValueError(f"num_classes must exceed the largest label ({int(y.max())}), got {num_classes}")
+            y = F.one_hot(y.long(), -1 if num_classes is None else num_classes).to(x.dtype)
         for name, tensor in (("x", x), ("y", y)):
             if not tensor.isfinite().all():
                 raise ValueError(f"{name} must be finite, got NaN or infinity")
-        block = cls(x.shape[1], y.shape[1], len(x), **{"device": x.device, "dtype": x.dtype, **options})
+        defaults = {"solver": FISTA(), "device": x.device, "dtype": x.dtype}
+        block = cls(x.shape[1], y.shape[1], len(x), **{**defaults, **options})
         if block.nonnegative and (x.min() < 0 or y.min() < 0):
             raise ValueError(
                 f"x and y must be non-negative for non-negative weights, got a minimum of {min(x.min(), y.min()):.3g}; "
@@ -209,10 +214,12 @@ class PFCBlock(nn.Module):
         """
         if not x.ndim or x.shape[-1] != self.in_features:
             raise ValueError(f"x must have shape (..., {self.in_features}), got {tuple(x.shape)}")
-        if x.dtype != self.weight_x.dtype:
-            raise TypeError(f"x must have the dtype of the weights ({self.weight_x.dtype}), got {x.dtype}")
         if x.device != self.weight_x.device:
             raise ValueError(f"x must be on the device of the weights ({self.weight_x.device}), got {x.device}")
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(self.weight_x.dtype)  # what comes out of a layer in half precision is solved in full
+        if x.dtype != self.weight_x.dtype:
+            raise TypeError(f"x must have the dtype of the weights ({self.weight_x.dtype}), got {x.dtype}")
         problem = NonnegativeLeastSquares(x, self.weight_x)
         lipschitz = self._lipschitz()
         h = solve(problem, self.solver, adjoint=self.adjoint, warm_start=warm_start, lipschitz=lipschitz).h
@@ -249,6 +256,8 @@ class PFCBlock(nn.Module):
             columns: Which.
             optimizer: The optimizer of the weights, whose state is to shrink with them.
         """
+        if isinstance(columns, Tensor) and columns.dtype == torch.bool:
+            raise TypeError("columns must be indices, got a boolean mask; use mask.nonzero().flatten()")
         removed = sorted({index(column) for column in columns})
         if removed and not 0 <= removed[0] <= removed[-1] < self.num_basis:
             raise ValueError(f"columns must lie in [0, {self.num_basis}), got {removed[0]} to {removed[-1]}")

@@ -47,9 +47,7 @@ class ResidualPFC(nn.Module):
             raise ValueError("rectify must be True for non-negative weights, got False")
         self.rectify = rectify
         sizes = [in_features] * (num_blocks - 1) + [out_features]
-        blocks = [PFCBlock(in_features, size, num_basis, **options) for size in sizes]
-        self.floor = blocks[0].solver.floor
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks = nn.ModuleList(PFCBlock(in_features, size, num_basis, **options) for size in sizes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Predicts y."""
@@ -57,7 +55,8 @@ class ResidualPFC(nn.Module):
         for block in inner:
             x = x - block(x)
             if self.rectify:
-                x = x.clamp(min=self.floor)
+                assert isinstance(block, PFCBlock)
+                x = x.clamp(min=block.solver.floor)
         y: Tensor = last(x)
         return y
 

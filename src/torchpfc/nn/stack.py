@@ -47,7 +47,8 @@ def stack_models(models: Sequence[Model]) -> Model:
 
     The result has the models' own class, and each of its parameters is a stack of theirs. It takes one input for all,
     $(n, m)$, or one for each, $(s, n, m)$, and returns $(s, n, k)$. Every operation runs once for the whole stack.
-    Sum the models' losses, and each gets the gradient that it would have had alone.
+    Sum the models' losses, and each gets the gradient that it would have had alone; a mean over the stack, such as that
+    of `reconstruction_loss`, has to be multiplied by the number of models.
 
     Args:
         models: Models of one architecture, made of `PFCBlock`, `nn.Linear` and modules without parameters of their own.

@@ -123,7 +123,6 @@ class _Unrolled(Function):
     def forward(ctx: Any, x: Tensor, W: Tensor, start: Tensor, run: Run) -> Outcome:
         trace = Trace.of(start, run.solver.max_iter)
         outcome = run.from_start(start, trace)
-        outcome = outcome._replace(h=outcome.h.clone())  # a view would keep the whole trace alive
         _save(ctx, (x, W, start), run.descent, run.bounds, trace, (outcome.iterations,))
         return _end(ctx, outcome)
 
@@ -155,9 +154,10 @@ class _Implicit(Function):
 
 
 def _end(ctx: Any, outcome: Outcome) -> Outcome:
-    """Leaves h as the only differentiable output."""
+    """Makes h the only differentiable output, and a copy, since a view would keep the whole trace alive."""
     ctx.mark_non_differentiable(*(part for part in outcome[1:] if part is not None))
-    return outcome
+    # A copy made here, outside of no_grad: the compiler of torch 2.11 sends no gradient to what was made inside.
+    return outcome._replace(h=outcome.h.clone())
 
 
 def _save(ctx: Any, *records: Any) -> None:
