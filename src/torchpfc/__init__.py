@@ -18,9 +18,13 @@ from torchpfc.nn import (
 )
 from torchpfc.optim import ColumnsExhausted, RMSprop, RMSpropSLW, SlidingWindow, Windowed
 from torchpfc.solvers import (
+    ADMM,
     FISTA,
     ConvergenceWarning,
+    CoordinateDescent,
     Implicit,
+    Multiplicative,
+    NearestNeighbors,
     NonnegativeLeastSquares,
     ProjectedGradient,
     Solution,
@@ -31,12 +35,16 @@ from torchpfc.solvers import (
 )
 
 __all__ = [
+    "ADMM",
     "FISTA",
     "MLP",
     "ColumnsExhausted",
     "ConvergenceWarning",
+    "CoordinateDescent",
     "Coupling",
     "Implicit",
+    "Multiplicative",
+    "NearestNeighbors",
     "NonnegativeLeastSquares",
     "PFCBlock",
     "ProjectedGradient",

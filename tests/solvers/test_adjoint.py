@@ -7,7 +7,19 @@ import torch
 from torch import Tensor
 
 from tests.solvers.plain import plain_loop, spectral_norm_squared
-from torchpfc import FISTA, Implicit, NonnegativeLeastSquares, ProjectedGradient, Truncated, Unrolled, nnls, solve
+from torchpfc import (
+    ADMM,
+    FISTA,
+    CoordinateDescent,
+    Implicit,
+    Multiplicative,
+    NonnegativeLeastSquares,
+    ProjectedGradient,
+    Truncated,
+    Unrolled,
+    nnls,
+    solve,
+)
 from torchpfc.solvers import Adjoint, Solver
 
 # n, m, r: a tall W, a wide one that has the r x r form of the gradient, and one so wide that it has the other.
@@ -132,7 +144,46 @@ def test_unrolled_to_a_tolerance_equals_autograd_row_by_row(restart: bool, bound
     torch.testing.assert_close(together[1], total, atol=1e-11, rtol=1e-9)
 
 
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("floor", [0.0, 0.02])
+@pytest.mark.parametrize("penalties", PENALTIES)
+@pytest.mark.parametrize("masked", [False, True], ids=["seen", "masked"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_unrolled_multiplicative_updates_equal_autograd(shape, masked, penalties, floor, stack) -> None:
+    x, W, start = made(shape, stack)
+    mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(5)) < (0.7 if masked else 1.0)
+    mask[..., 0] = True  # a row of which nothing is seen divides zero by zero in the plain loop
+    expected = start
+    for _ in range(10):
+        seen = (expected @ W.mT).where(mask, 0.0)
+        below = seen @ W + penalties.get("l1", 0.0) + penalties.get("l2", 0.0) * expected
+        expected = (expected * (x.where(mask, 0.0) @ W) / below).clamp(min=floor)
+    problem = NonnegativeLeastSquares(x, W, **penalties, mask=mask if masked else None)
+    h = solve(problem, Multiplicative(max_iter=10, floor=floor), warm_start=start).h
+    torch.testing.assert_close(h, expected, atol=1e-12, rtol=1e-12)
+    assert_all_close(gradients(h, x, W, start), gradients(expected, x, W, start))
+
+
+def test_unrolled_multiplicative_updates_to_a_tolerance_equal_autograd_row_by_row() -> None:
+    x, W, start = made((6, 9, 4))
+    problem = NonnegativeLeastSquares(x, W, l1=0.02, l2=0.1)
+    solution = solve(problem, Multiplicative(max_iter=3000, tol=1e-3, check_every=1), warm_start=start)
+    assert len(solution.iterations.unique()) > 1
+    together = gradients(solution.h, x, W, start)
+    weights = torch.rand(solution.h.shape, generator=torch.Generator().manual_seed(99), dtype=torch.float64)
+    for i, steps in enumerate(solution.iterations.tolist()):
+        row, begin = x[i : i + 1].detach().requires_grad_(), start[i : i + 1].detach().requires_grad_()
+        alone = NonnegativeLeastSquares(row, W, l1=0.02, l2=0.1)
+        h = solve(alone, Multiplicative(max_iter=steps), warm_start=begin).h
+        to_x, to_start = torch.autograd.grad((weights[i] * h).sum(), (row, begin))
+        torch.testing.assert_close(together[0][i], to_x[0], atol=1e-12, rtol=1e-9)
+        torch.testing.assert_close(together[2][i], to_start[0], atol=1e-12, rtol=1e-9)
+
+
 CHECKED = [
+    pytest.param(CoordinateDescent(max_iter=500, tol=1e-13), EXACT, id="implicit-coordinates"),
+    pytest.param(ADMM(max_iter=5000, tol=1e-13), EXACT, id="implicit-admm"),
+    pytest.param(Multiplicative(max_iter=12), Unrolled(), id="unrolled-multiplicative"),
     pytest.param(FISTA(max_iter=15, floor=0.01, cap=True), Unrolled(), id="unrolled"),
     pytest.param(FISTA(max_iter=15, restart=True), Unrolled(), id="unrolled-restart"),
     pytest.param(ProjectedGradient(max_iter=15), Unrolled(), id="unrolled-gradient"),

@@ -60,7 +60,7 @@ def test_both_forms_take_the_gradient_step(stack: tuple[int, ...], l2: float) ->
     expected = y - problem.gradient(y) / (largest + l2).reshape(*stack, 1, 1)
     gram = prepare(problem, iterations=1000, lipschitz=largest)
     assert isinstance(gram, Gram)
-    factored = Factored(gram.x, W, None, gram.L, gram.offset, l2, W / gram.L)
+    factored = Factored(gram.x, W, None, gram.L, gram.offset, 0.1, l2, W / gram.L)
     for form in (gram, factored):
         torch.testing.assert_close(form.step(y), expected)
         out = torch.empty_like(y)

@@ -15,7 +15,15 @@ from torch.optim import Optimizer
 
 from torchpfc.optim.resize import resize_state
 from torchpfc.optim.windowed import WindowedOptimizer
-from torchpfc.solvers import FISTA, Adjoint, NonnegativeLeastSquares, Solver, Unrolled, largest_eigenvalue, solve
+from torchpfc.solvers import (
+    FISTA,
+    Adjoint,
+    NonnegativeLeastSquares,
+    Solver,
+    default_adjoint,
+    largest_eigenvalue,
+    solve,
+)
 from torchpfc.solvers.descent import COLD_ITERATIONS, cold_start
 
 INIT_RANGE = (0.0, 1e-2)
@@ -57,7 +65,7 @@ class PFCBlock(nn.Module):
         nonnegative: Whether the weights are meant to be non-negative (NMF) or free (semi-NMF). `keep_nonnegative`
             holds an optimizer to it.
         solver: How h is found; `FISTA.paper()` by default. Its floor is also that of non-negative weights.
-        adjoint: How gradients pass through the solver; `Unrolled()` by default.
+        adjoint: How gradients pass through the solver; `Unrolled()` by default where the solver has it.
         init_range: Range of the uniform distribution that the weights start from.
         generator: Source of the initial weights.
         device: Where the weights live.
@@ -105,7 +113,7 @@ class PFCBlock(nn.Module):
             raise ValueError(f"init_range must be non-negative for non-negative weights, got {init_range}")
         self.nonnegative = nonnegative
         self.solver = FISTA.paper() if solver is None else solver
-        self.adjoint = Unrolled() if adjoint is None else adjoint
+        self.adjoint = default_adjoint(self.solver) if adjoint is None else adjoint
         self.init_range = init_range
         empty: dict[str, Any] = {"device": device, "dtype": dtype}
         self.weight_x = nn.Parameter(torch.empty(in_features, num_basis, **empty))

@@ -1,24 +1,33 @@
 """Given x and W, find h >= 0: problems, solvers, and how gradients pass through them."""
 
 from torchpfc.solvers.adjoint import Adjoint, Implicit, Truncated, Unrolled
+from torchpfc.solvers.admm import ADMM
 from torchpfc.solvers.base import ConvergenceWarning, Solution, Solver
+from torchpfc.solvers.coordinate_descent import CoordinateDescent
 from torchpfc.solvers.descent import largest_eigenvalue
 from torchpfc.solvers.fista import FISTA
+from torchpfc.solvers.multiplicative import Multiplicative
+from torchpfc.solvers.nearest import NearestNeighbors
 from torchpfc.solvers.problem import NonnegativeLeastSquares
 from torchpfc.solvers.projected_gradient import ProjectedGradient
-from torchpfc.solvers.solve import nnls, solve
+from torchpfc.solvers.solve import default_adjoint, nnls, solve
 
 __all__ = [
+    "ADMM",
     "FISTA",
     "Adjoint",
     "ConvergenceWarning",
+    "CoordinateDescent",
     "Implicit",
+    "Multiplicative",
+    "NearestNeighbors",
     "NonnegativeLeastSquares",
     "ProjectedGradient",
     "Solution",
     "Solver",
     "Truncated",
     "Unrolled",
+    "default_adjoint",
     "largest_eigenvalue",
     "nnls",
     "solve",

@@ -12,7 +12,6 @@ from torch.autograd import Function
 
 from torchpfc.solvers.base import Outcome, Solver, Trace, iterate
 from torchpfc.solvers.descent import Descent
-from torchpfc.solvers.gradient import pull_back
 from torchpfc.solvers.scaling import Bounds
 
 
@@ -124,15 +123,16 @@ class _Unrolled(Function):
         trace = Trace.of(start, run.solver.max_iter)
         outcome = run.from_start(start, trace)
         _save(ctx, (x, W, start), run.descent, run.bounds, trace, (outcome.iterations,))
+        ctx.solver = run.solver
         return _end(ctx, outcome)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         inputs, descent, bounds, trace, (iterations,) = _restore(ctx)
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
-            v, to_start = pull_back(descent, bounds, trace, iterations, gradient)
-            to_x, to_W = descent.unrolled_gradients(trace.h[..., : trace.steps, :, :], v)
-        return *_only_once((to_x, to_W, to_start), gradient, *inputs), None
+            back = ctx.solver.pull_back(descent, bounds, trace, iterations, gradient)
+            to_x, to_W = descent.unrolled_gradients(trace.h[..., : trace.steps, :, :], back.v, back.total)
+        return *_only_once((to_x, to_W, back.start), gradient, *inputs), None
 
 
 class _Implicit(Function):

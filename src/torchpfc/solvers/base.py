@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -29,30 +29,24 @@ class ConvergenceWarning(UserWarning):
     """A solve with a tolerance took all its steps before every row reached it."""
 
 
-class State(NamedTuple):
-    """Where a solver stands after a step.
+@dataclass(frozen=True, eq=False)
+class State:
+    """Where a solver stands after a step; each solver adds what it needs.
 
     Shape:
-        - h, ahead, origin: $(*, n, r)$
+        - h: $(*, n, r)$
         - scale: $(*, n, 1)$
     """
 
     h: Tensor
     """The iterate."""
-    ahead: Tensor
-    """The point that the next step starts from."""
-    origin: Tensor
-    """The point that the last step started from."""
-    scale: Tensor | None = None
+    scale: Tensor | None = field(default=None, kw_only=True)
     """How much the cap scaled each row in the last step; None without a cap."""
-    momentum: Momentum = 0.0
-    """How far `ahead` lies beyond h along the last move."""
-    clock: Momentum = 1.0
-    """The momentum schedule's own time."""
 
-    def rows(self, index: Tensor) -> State:
+    def rows(self, index: Tensor) -> Self:
         """The state of some of the rows."""
-        return State(*(part[index] if isinstance(part, Tensor) else part for part in self))  # type: ignore[arg-type]
+        parts = {f.name: getattr(self, f.name) for f in fields(self) if not f.metadata.get("shared")}
+        return replace(self, **{name: part[index] for name, part in parts.items() if isinstance(part, Tensor)})
 
 
 @dataclass(frozen=True)
@@ -76,8 +70,14 @@ class Solver(ABC):
     start: Start = "zeros"
     check_every: int = 5
 
-    adjoints: ClassVar[frozenset[str]] = frozenset()
-    """Names of the adjoints that can differentiate this solver."""
+    adjoints: ClassVar[tuple[str, ...]] = ()
+    """Names of the adjoints that can differentiate this solver, the default first."""
+    needs_gram: ClassVar[bool] = False
+    """Whether the steps need the Gram matrix, whatever it costs; there is none for a masked problem."""
+    takes_mask: ClassVar[bool] = True
+    """Whether x may be observed in part."""
+    takes_cap: ClassVar[bool] = True
+    """Whether the steps can be capped."""
 
     def __post_init__(self) -> None:
         """Checks the settings."""
@@ -91,14 +91,28 @@ class Solver(ABC):
             raise ValueError(f"start must be one of 'zeros', 'floor', 'random', got {self.start!r}")
         if self.check_every < 1:
             raise ValueError(f"check_every must be at least 1, got {self.check_every}")
-
-    def init(self, h: Tensor) -> State:
-        """The state before the first step from h."""
-        return State(h, h, h)
+        if self.cap and not self.takes_cap:
+            raise ValueError(f"cap must be False for {type(self).__name__}, got True")
 
     @abstractmethod
-    def step(self, descent: Descent, bounds: Bounds, state: State, out: Tensor | None = None) -> State:
+    def init(self, descent: Descent, h: Tensor) -> Any:
+        """The state before the first step from h."""
+
+    @abstractmethod
+    def step(self, descent: Descent, bounds: Bounds, state: Any, out: Tensor | None = None) -> Any:
         """One step; writes the new iterate to `out` where given."""
+
+    def violation(self, descent: Descent, bounds: Bounds, state: Any) -> Tensor:
+        """How much each row violates the KKT conditions, or a bound on it."""
+        moved = descent.step(state.h)
+        bounds.project_(moved)
+        return descent.fixed_point_residual(state.h, moved)
+
+    def pull_back(
+        self, descent: Descent, bounds: Bounds, trace: Trace, iterations: Tensor | None, gradient: Tensor
+    ) -> Pullback:
+        """Sends a gradient with respect to the result back through every step; for solvers that can be unrolled."""
+        raise NotImplementedError
 
 
 @dataclass(eq=False)
@@ -133,13 +147,14 @@ class Trace:
             if self.scale is None:
                 self.scale = torch.empty_like(self.h[..., 1:, :, :1])
             self.scale[..., self.steps, :, :] = state.scale
-        if isinstance(state.momentum, Tensor):
+        momentum: Momentum = getattr(state, "momentum", 0.0)
+        if isinstance(momentum, Tensor):
             if not isinstance(self.momentum, Tensor):
                 self.momentum = torch.empty_like(self.h[..., 1:, :, :1])
-            self.momentum[..., self.steps, :, :] = state.momentum
+            self.momentum[..., self.steps, :, :] = momentum
         else:
             assert isinstance(self.momentum, list)
-            self.momentum.append(state.momentum)
+            self.momentum.append(momentum)
         self.steps += 1
 
     def scale_of(self, step: int) -> Tensor | None:
@@ -149,6 +164,22 @@ class Trace:
     def momentum_after(self, step: int) -> Momentum:
         """The momentum with which a step went on."""
         return self.momentum[..., step, :, :] if isinstance(self.momentum, Tensor) else self.momentum[step]
+
+
+class Pullback(NamedTuple):
+    """The gradient of a chain of steps, in the terms of `Descent.unrolled_gradients`.
+
+    Shape:
+        - v: $(*, K, n, r)$
+        - total, start: $(*, n, r)$
+    """
+
+    v: Tensor
+    """What reached the product with C in each step, negated."""
+    total: Tensor
+    """What reached the offset in all steps together."""
+    start: Tensor
+    """What reached the start."""
 
 
 class Outcome(NamedTuple):
@@ -171,14 +202,14 @@ class Outcome(NamedTuple):
 
 def iterate(solver: Solver, descent: Descent, bounds: Bounds, start: Tensor, trace: Trace | None = None) -> Outcome:
     """Runs a solver from a start: the only loop."""
-    state = solver.init(start)
+    state = solver.init(descent, start)
     rows = None if solver.tol is None else _OpenRows(state, solver.tol, may_drop=trace is None and start.ndim == 2)
     for k in range(solver.max_iter):
         state = solver.step(descent, bounds, state, out=None if trace is None else trace.slot(k + 1))
         if trace is not None:
             trace.add(state)
         if rows is not None and ((k + 1) % solver.check_every == 0 or k + 1 == solver.max_iter):
-            rows.close(state, descent, k + 1)
+            rows.close(state, solver.violation(descent, bounds, state), k + 1)
             if rows.all_closed:
                 break
             if (kept := rows.drop_closed()) is not None:
@@ -203,10 +234,10 @@ class _OpenRows:
         self._iterations = torch.zeros(rows, dtype=torch.int64, device=device)
         self._converged = torch.zeros(rows, dtype=torch.bool, device=device)
 
-    def close(self, state: State, descent: Descent, step: int) -> None:
+    def close(self, state: State, violation: Tensor, step: int) -> None:
         """Takes the results of the open rows and closes those that have reached the tolerance."""
         rows = self._index[self._open]
-        done = descent.fixed_point_residual(state.origin, state.h).flatten()[self._open] <= self._tol
+        done = violation.flatten()[self._open] <= self._tol
         self._h.flatten(0, -2)[rows] = state.h.flatten(0, -2)[self._open]
         if state.scale is not None:
             self._scale.view(-1)[rows] = state.scale.flatten()[self._open]

@@ -31,6 +31,7 @@ class Descent(ABC):
         mask: True where x is observed, or None for everywhere.
         L: The Lipschitz constant of the gradient.
         offset: $d = (W^\top x - l_1) / L$.
+        l1: Weight of the sum of h.
         l2: Weight of the squared norm of h.
 
     Shape:
@@ -45,6 +46,7 @@ class Descent(ABC):
     mask: Tensor | None
     L: Tensor
     offset: Tensor
+    l1: float
     l2: float
 
     @abstractmethod
@@ -81,20 +83,21 @@ class Descent(ABC):
         product = h @ self.W.mT
         return product if self.mask is None else product.mul_(self.mask)
 
-    def unrolled_gradients(self, h: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def unrolled_gradients(self, h: Tensor, v: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
         r"""Gradients with respect to x and W of a chain of steps.
 
-        With $P = \sum_k h_k^\top v_k$ and $Q = \sum_k v_k$, $dx = Q W^\top / L$ and
+        With $P = \sum_k h_k^\top v_k$ and Q the total, $dx = Q W^\top / L$ and
         $dW = (x^\top Q - W (P + P^\top)) / L$. All steps are one product over their stacked rows.
 
         Args:
             h: The iterates.
-            v: The gradients that reached the step from each iterate, momentum taken into account.
+            v: The negated gradients with respect to $C h_k$ in each step, momentum taken into account.
+            total: The gradient with respect to the offset d, summed over the steps.
 
         Shape:
             - h, v: $(*, K, n, r)$
+            - total: $(*, n, r)$
         """
-        total = v.sum(-3)
         to_x = self.reconstruct(total) / self.L
         m, r = self.W.shape[-2:]
         if self.mask is None and r <= _FACTORED_GRADIENT_RATIO * m:
@@ -166,20 +169,23 @@ class Factored(Descent):
         return replace(self, x=self.x[index], offset=self.offset[index], mask=mask)
 
 
-def prepare(problem: NonnegativeLeastSquares, *, iterations: int, lipschitz: Tensor | None) -> Descent:
+def prepare(
+    problem: NonnegativeLeastSquares, *, iterations: int, lipschitz: Tensor | None, needs_gram: bool = False
+) -> Descent:
     """Chooses the form of the step by its cost and computes what all steps share.
 
     Args:
         problem: A problem with the shapes of `Descent`.
         iterations: How many steps will be taken; forming C has to pay for itself.
         lipschitz: The largest eigenvalue of $W^T W$ or a bound on it; None estimates it.
+        needs_gram: Forms C whatever it costs, unless there is a mask.
     """
     x, W, mask = problem.x, problem.W, problem.mask
     if mask is not None:
         mask = mask.expand(x.shape)
         x = x.where(mask, 0.0)
     n, m, r = *x.shape[-2:], W.shape[-1]
-    use_gram = mask is None and r * (1 + m / max(iterations * n, 1)) < 2 * m
+    use_gram = mask is None and (needs_gram or r * (1 + m / max(iterations * n, 1)) < 2 * m)
     gram = W.mT @ W if use_gram else None
     if lipschitz is None:
         # Too short a step costs little; too long a one up to a third is still stable, so the margin need not be proven.
@@ -188,10 +194,10 @@ def prepare(problem: NonnegativeLeastSquares, *, iterations: int, lipschitz: Ten
     L = L if W.ndim == 2 else L[:, None, None]
     offset = (x @ W).sub_(problem.l1).div_(L)
     if gram is None:
-        return Factored(x, W, mask, L, offset, problem.l2, W / L)
+        return Factored(x, W, mask, L, offset, problem.l1, problem.l2, W / L)
     if problem.l2:
         gram.diagonal(dim1=-2, dim2=-1).add_(problem.l2)
-    return Gram(x, W, mask, L, offset, problem.l2, gram.div_(L))
+    return Gram(x, W, mask, L, offset, problem.l1, problem.l2, gram.div_(L))
 
 
 def cold_start(W: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from torchpfc.solvers.base import Momentum, State
-from torchpfc.solvers.gradient import GradientSolver
+from torchpfc.solvers.base import Momentum
+from torchpfc.solvers.gradient import GradientSolver, GradientState
 
 PAPER_FLOOR = 1e-5
 """The smallest value of an entry of h, and of W, in the published experiments."""
@@ -47,7 +47,7 @@ class FISTA(GradientSolver):
         """The published settings: floor 1e-5, start at the floor, cap on, every step taken."""
         return cls(max_iter=max_iter, floor=PAPER_FLOOR, cap=True, start="floor")
 
-    def momentum(self, state: State, h: Tensor) -> tuple[Momentum, Momentum]:
+    def momentum(self, state: GradientState, h: Tensor) -> tuple[Momentum, Momentum]:
         r"""$b = (t - 1) / t'$ with $t' = (1 + \sqrt{1 + 4 t^2}) / 2$."""
         if not self.restart:
             t = state.clock

@@ -9,9 +9,27 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchpfc.solvers.base import Momentum, Solver, State, Trace
+from torchpfc.solvers.base import Momentum, Pullback, Solver, State, Trace
 from torchpfc.solvers.descent import Descent
 from torchpfc.solvers.scaling import Bounds
+
+
+@dataclass(frozen=True, eq=False)
+class GradientState(State):
+    """Where a gradient solver stands.
+
+    Shape:
+        - ahead, origin: $(*, n, r)$
+    """
+
+    ahead: Tensor
+    """The point that the next step starts from."""
+    origin: Tensor
+    """The point that the last step started from."""
+    momentum: Momentum = 0.0
+    """How far `ahead` lies beyond h along the last move."""
+    clock: Momentum = 1.0
+    """The momentum schedule's own time."""
 
 
 @dataclass(frozen=True)
@@ -21,23 +39,38 @@ class GradientSolver(Solver):
     $$y_k = h_k + b_{k-1} (h_k - h_{k-1}), \qquad h_{k+1} = s_k \max(y_k - \nabla(y_k) / L, f)$$
     """
 
-    adjoints: ClassVar[frozenset[str]] = frozenset({"Unrolled", "Truncated", "Implicit"})
+    adjoints: ClassVar[tuple[str, ...]] = ("Unrolled", "Truncated", "Implicit")
 
     @abstractmethod
-    def momentum(self, state: State, h: Tensor) -> tuple[Momentum, Momentum]:
+    def momentum(self, state: GradientState, h: Tensor) -> tuple[Momentum, Momentum]:
         """The momentum after a step from `state` to h, and the schedule's next time."""
 
-    def step(self, descent: Descent, bounds: Bounds, state: State, out: Tensor | None = None) -> State:
+    def init(self, descent: Descent, h: Tensor) -> GradientState:
+        """The state before the first step from h."""
+        return GradientState(h, h, h)
+
+    def step(self, descent: Descent, bounds: Bounds, state: GradientState, out: Tensor | None = None) -> GradientState:
         """One step; writes the new iterate to `out` where given."""
         h = descent.step(state.ahead, out=out)
         scale = bounds.project_(h)
         momentum, clock = self.momentum(state, h)
         moving = isinstance(momentum, Tensor) or momentum > 0
         ahead = torch.lerp(state.h, h, 1 + momentum) if moving else h
-        return State(h, ahead, state.ahead, scale, momentum, clock)
+        return GradientState(h, ahead, state.ahead, momentum, clock, scale=scale)
+
+    def violation(self, descent: Descent, bounds: Bounds, state: GradientState) -> Tensor:
+        """How far the last step moved, which bounds the violation where it ended."""
+        return descent.fixed_point_residual(state.origin, state.h)
+
+    def pull_back(
+        self, descent: Descent, bounds: Bounds, trace: Trace, iterations: Tensor | None, gradient: Tensor
+    ) -> Pullback:
+        """Sends a gradient with respect to the result back through every step."""
+        v, start = _pull_back(descent, bounds, trace, iterations, gradient)
+        return Pullback(v, v.sum(-3), start)
 
 
-def pull_back(
+def _pull_back(
     descent: Descent, bounds: Bounds, trace: Trace, iterations: Tensor | None, gradient: Tensor
 ) -> tuple[Tensor, Tensor]:
     r"""Sends a gradient with respect to the last iterate back through every step.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from torchpfc.solvers.base import Momentum, State
-from torchpfc.solvers.gradient import GradientSolver
+from torchpfc.solvers.base import Momentum
+from torchpfc.solvers.gradient import GradientSolver, GradientState
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,6 @@ class ProjectedGradient(GradientSolver):
         check_every: Steps between two tests of the tolerance.
     """
 
-    def momentum(self, state: State, h: Tensor) -> tuple[Momentum, Momentum]:
+    def momentum(self, state: GradientState, h: Tensor) -> tuple[Momentum, Momentum]:
         """None."""
         return 0.0, 1.0

@@ -29,7 +29,8 @@ def solve(
     Args:
         problem: What to solve.
         solver: How; `FISTA()` by default.
-        adjoint: How gradients pass; `Unrolled()` by default.
+        adjoint: How gradients pass; by default `Unrolled()` where the solver has it, else `Implicit()`. Through a
+            solver that has no adjoint, none pass.
         warm_start: Where to start instead of the solver's own start.
         lipschitz: The largest eigenvalue of $W^\top W$, or a bound on it, where it is known; counts as a constant.
         generator: Source of a random start.
@@ -47,14 +48,13 @@ def solve(
         tensor([True])
     """
     solver = FISTA() if solver is None else solver
-    adjoint = Unrolled() if adjoint is None else adjoint
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be a Solver, got {solver!r}")
-    if not isinstance(adjoint, Adjoint):
-        raise TypeError(f"adjoint must be an Adjoint, got {adjoint!r}")
-    if type(adjoint).__name__ not in solver.adjoints:
-        known = ", ".join(sorted(solver.adjoints)) or "none"
-        raise TypeError(f"adjoint must be one that {type(solver).__name__} has ({known}), got {type(adjoint).__name__}")
+    adjoint = default_adjoint(solver) if adjoint is None else adjoint
+    if adjoint is not None:
+        _check_adjoint(solver, adjoint)
+    if problem.mask is not None and not solver.takes_mask:
+        raise ValueError(f"mask must be None for {type(solver).__name__}, got one; FISTA takes masks")
     if lipschitz is not None and lipschitz.shape != problem.W.shape[:-2]:
         raise ValueError(
             f"lipschitz must have the leading dimensions of W {tuple(problem.W.shape[:-2])}, "
@@ -67,13 +67,11 @@ def solve(
             if lipschitz is not None and W.ndim > 2:
                 lipschitz = lipschitz.expand(problem.shape[:-2]).flatten()
             flat = NonnegativeLeastSquares(x, W, problem.l1, problem.l2, mask)
-            descent = prepare(flat, iterations=solver.max_iter, lipschitz=lipschitz)
+            descent = prepare(flat, iterations=solver.max_iter, lipschitz=lipschitz, needs_gram=solver.needs_gram)
             bounds = Bounds.of(descent.x, floor=solver.floor, cap=solver.cap)
         run = Run(solver, descent, bounds)
-        if torch.is_grad_enabled() and (x.requires_grad or W.requires_grad or start.requires_grad):
-            outcome = adjoint.apply(run, x, W, start)
-        else:
-            outcome = run.from_start(start)
+        wanted = torch.is_grad_enabled() and (x.requires_grad or W.requires_grad or start.requires_grad)
+        outcome = adjoint.apply(run, x, W, start) if wanted and adjoint is not None else run.from_start(start)
     if outcome.converged is not None:
         _warn_if_short(solver, outcome.converged)
     return Solution(outcome.h.view(problem.shape), problem, solver, descent, bounds, outcome)
@@ -118,6 +116,21 @@ def nnls(
         tol = 1e-5 if x.dtype == torch.float32 else 1e-10
     solver = FISTA(max_iter=max_iter, tol=tol, restart=True)
     return solve(problem, solver, adjoint=Implicit(), warm_start=warm_start)
+
+
+def default_adjoint(solver: Solver) -> Adjoint | None:
+    """The first adjoint that a solver has, or None."""
+    if not solver.adjoints:
+        return None
+    return Unrolled() if solver.adjoints[0] == "Unrolled" else Implicit()
+
+
+def _check_adjoint(solver: Solver, adjoint: Adjoint) -> None:
+    if not isinstance(adjoint, Adjoint):
+        raise TypeError(f"adjoint must be an Adjoint, got {adjoint!r}")
+    if type(adjoint).__name__ not in solver.adjoints:
+        known = ", ".join(solver.adjoints) or "none"
+        raise TypeError(f"adjoint must be one that {type(solver).__name__} has ({known}), got {type(adjoint).__name__}")
 
 
 def _start(
