@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchpfc.nn.completion import Completion, complete
 from torchpfc.optim.resize import resize_state
 from torchpfc.optim.windowed import WindowedOptimizer
 from torchpfc.solvers import (
@@ -236,6 +237,29 @@ class PFCBlock(nn.Module):
         for watch in self._watchers:
             watch(coupling)
         return coupling
+
+    def complete(
+        self,
+        x: Tensor | None = None,
+        y: Tensor | None = None,
+        mask_x: Tensor | None = None,
+        mask_y: Tensor | None = None,
+        **options: Any,
+    ) -> Completion:
+        r"""Predicts whatever is unobserved of x and y from whatever is observed; y alone runs the block backwards.
+
+        Args:
+            x: The input; None where all of it is unobserved.
+            y: The output; None where all of it is unobserved.
+            mask_x: True where x is observed.
+            mask_y: True where y is observed.
+            options: Passed on to `torchpfc.nn.completion.complete`: `y_weight`, `l1`, `l2`, `solver`, `adjoint`.
+
+        Shape:
+            - x, mask_x: $(*, \text{in_features})$
+            - y, mask_y: $(*, \text{out_features})$
+        """
+        return complete(self, x, y, mask_x, mask_y, **options)
 
     def add_basis(
         self, count: int, *, optimizer: Optimizer | None = None, generator: torch.Generator | None = None

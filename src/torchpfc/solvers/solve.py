@@ -8,11 +8,16 @@ import torch
 from torch import Tensor
 
 from torchpfc.solvers.adjoint import Adjoint, Implicit, Run, Unrolled
+from torchpfc.solvers.admm import ADMM
 from torchpfc.solvers.base import RANDOM_START, ConvergenceWarning, Solution, Solver
-from torchpfc.solvers.descent import prepare
+from torchpfc.solvers.descent import estimate_lipschitz, prepare
 from torchpfc.solvers.fista import FISTA
 from torchpfc.solvers.problem import NonnegativeLeastSquares
 from torchpfc.solvers.scaling import Bounds
+
+# Parts that overlap have a largest eigenvalue far above the mean one, and then ADMM needs a fifth of FISTA's steps; for
+# nearly orthogonal parts FISTA needs a handful. Measured for 30 to 1,350 parts, 1 to 2,000 rows, tol 1e-3 and 1e-5.
+_OVERLAP = 10
 
 
 def solve(
@@ -90,6 +95,8 @@ def nnls(
 ) -> Solution:
     r"""Solves $\min_{h \ge 0} \|x - W h\|$ to a tolerance, for a batch of x, with gradients through the optimum.
 
+    Uses `ADMM`, or `FISTA` where there is a mask or the parts hardly overlap.
+
     Args:
         x: What to explain, one example per row.
         W: The parts, one per column.
@@ -114,8 +121,14 @@ def nnls(
     problem = NonnegativeLeastSquares(x, W, l1, l2, mask)
     if tol is None:
         tol = 1e-5 if x.dtype == torch.float32 else 1e-10
-    solver = FISTA(max_iter=max_iter, tol=tol, restart=True)
-    return solve(problem, solver, adjoint=Implicit(), warm_start=warm_start)
+    with torch.no_grad():
+        lipschitz = estimate_lipschitz(W)
+        parts_overlap = bool((lipschitz > _OVERLAP * W.square().sum((-2, -1)) / W.shape[-1]).any())
+    if mask is None and parts_overlap:
+        solver: Solver = ADMM(max_iter=max_iter, tol=tol)
+    else:
+        solver = FISTA(max_iter=max_iter, tol=tol, restart=True)
+    return solve(problem, solver, adjoint=Implicit(), warm_start=warm_start, lipschitz=lipschitz)
 
 
 def default_adjoint(solver: Solver) -> Adjoint | None:
