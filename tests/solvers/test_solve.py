@@ -115,7 +115,7 @@ def test_autocast_leaves_a_solve_in_full_precision() -> None:
 
 class NotDifferentiable(Solver):
     def init(self, descent: Descent, h: torch.Tensor) -> State:
-        return State(h)
+        return State(h, None)
 
     def step(self, descent: Descent, bounds: Bounds, state: State, out: torch.Tensor | None = None) -> State:
         raise AssertionError("never reached")

@@ -80,7 +80,7 @@ class ADMM(Solver):
         # At a solution the dual is the gradient over the penalty, negated: so a warm start is one for the dual too.
         gradient = descent.product(h) - descent.offset
         dual = -(gradient.clamp(min=0) / penalty) * (h <= self.floor)
-        return SplitState(h, dual, descent.offset @ inverse, inverse, penalty)
+        return SplitState(h, None, dual, descent.offset @ inverse, inverse, penalty)
 
     def step(self, descent: Descent, bounds: Bounds, state: SplitState, out: Tensor | None = None) -> SplitState:
         """One step."""
@@ -88,4 +88,4 @@ class ADMM(Solver):
         p = pulled.add_(state.free)
         reached = torch.lerp(state.h, p, _RELAXATION).add_(state.dual)
         h = reached.clamp(min=self.floor)
-        return SplitState(h, reached.sub_(h), state.free, state.inverse, state.penalty)
+        return SplitState(h, None, reached.sub_(h), state.free, state.inverse, state.penalty)

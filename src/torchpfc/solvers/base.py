@@ -40,7 +40,7 @@ class State:
 
     h: Tensor
     """The iterate."""
-    scale: Tensor | None = field(default=None, kw_only=True)
+    scale: Tensor | None
     """How much the cap scaled each row in the last step; None without a cap."""
 
     def rows(self, index: Tensor) -> Self:

@@ -36,13 +36,13 @@ class CoordinateDescent(Solver):
 
     def init(self, descent: Descent, h: Tensor) -> State:
         """The state before the first sweep from h."""
-        return State(h)
+        return State(h, None)
 
     def step(self, descent: Descent, bounds: Bounds, state: State, out: Tensor | None = None) -> State:
         """One sweep over the parts."""
         if isinstance(descent, Gram):
-            return State(_sweep(descent, state.h, self.floor))
-        return State(_sweep_observed(descent, state.h, self.floor))
+            return State(_sweep(descent, state.h, self.floor), None)
+        return State(_sweep_observed(descent, state.h, self.floor), None)
 
 
 def _sweep(descent: Gram, h: Tensor, floor: float) -> Tensor:

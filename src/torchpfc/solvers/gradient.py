@@ -47,7 +47,7 @@ class GradientSolver(Solver):
 
     def init(self, descent: Descent, h: Tensor) -> GradientState:
         """The state before the first step from h."""
-        return GradientState(h, h, h)
+        return GradientState(h, None, h, h)
 
     def step(self, descent: Descent, bounds: Bounds, state: GradientState, out: Tensor | None = None) -> GradientState:
         """One step; writes the new iterate to `out` where given."""
@@ -56,7 +56,7 @@ class GradientSolver(Solver):
         momentum, clock = self.momentum(state, h)
         moving = isinstance(momentum, Tensor) or momentum > 0
         ahead = torch.lerp(state.h, h, 1 + momentum) if moving else h
-        return GradientState(h, ahead, state.ahead, momentum, clock, scale=scale)
+        return GradientState(h, scale, ahead, state.ahead, momentum, clock)
 
     def violation(self, descent: Descent, bounds: Bounds, state: GradientState) -> Tensor:
         """How far the last step moved, which bounds the violation where it ended."""

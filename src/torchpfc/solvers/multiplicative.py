@@ -33,14 +33,14 @@ class Multiplicative(Solver):
 
     def init(self, descent: Descent, h: Tensor) -> State:
         """The state before the first step from h."""
-        return State(h.where(h > 0, descent.offset.clamp(min=torch.finfo(h.dtype).eps)))
+        return State(h.where(h > 0, descent.offset.clamp(min=torch.finfo(h.dtype).eps)), None)
 
     def step(self, descent: Descent, bounds: Bounds, state: State, out: Tensor | None = None) -> State:
         """One step; writes the new iterate to `out` where given."""
         numerator, denominator = _quotient(descent, state.h)
         h = torch.mul(state.h, numerator / denominator, out=out)
         bounds.project_(h)
-        return State(h)
+        return State(h, None)
 
     def pull_back(
         self, descent: Descent, bounds: Bounds, trace: Trace, iterations: Tensor | None, gradient: Tensor

@@ -43,7 +43,7 @@ class NearestNeighbors(Solver):
 
     def init(self, descent: Descent, h: Tensor) -> State:
         """The state before the search."""
-        return State(h)
+        return State(h, None)
 
     def step(self, descent: Descent, bounds: Bounds, state: State, out: Tensor | None = None) -> State:
         """The search."""
@@ -52,7 +52,7 @@ class NearestNeighbors(Solver):
             raise ValueError(f"k must be at most the number of parts ({num_basis}), got {self.k}")
         similarity = _similarity(descent, self.similarity)
         nearest = similarity.topk(self.k, dim=-1)
-        return State(torch.zeros_like(similarity).scatter_(-1, nearest.indices, nearest.values.softmax(-1)))
+        return State(torch.zeros_like(similarity).scatter_(-1, nearest.indices, nearest.values.softmax(-1)), None)
 
 
 def _similarity(descent: Descent, kind: Similarity) -> Tensor:
