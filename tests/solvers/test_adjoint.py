@@ -306,3 +306,12 @@ def test_bad_settings() -> None:
     x, W, _ = made((5, 9, 6))
     with pytest.raises(ValueError, match=r"steps must be at most the solver's max_iter \(10\), got 11"):
         solve(NonnegativeLeastSquares(x, W), FISTA(max_iter=10), adjoint=Truncated(11))
+
+
+def test_truncated_counts_the_steps_of_both_phases() -> None:
+    x, W, _ = made((5, 9, 6))
+    problem = NonnegativeLeastSquares(x, W, l1=0.02, l2=0.1)
+    solution = solve(problem, FISTA(max_iter=400, tol=1e-4, restart=True), adjoint=Truncated(200))
+    alone = solve(problem, FISTA(max_iter=400, tol=1e-4, restart=True))
+    assert solution.converged.all()
+    assert (solution.iterations > alone.iterations).all(), "the second phase takes at least one test of the tolerance"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.solvers.plain import plain_loop, spectral_norm_squared
-from torchpfc import FISTA, Implicit, NonnegativeLeastSquares, ProjectedGradient, Truncated, Unrolled, nnls, solve
+from torchpfc import ADMM, FISTA, Implicit, NonnegativeLeastSquares, ProjectedGradient, Truncated, Unrolled, nnls, solve
 from torchpfc.solvers import Solver
 from torchpfc.solvers.base import State
 from torchpfc.solvers.descent import Descent
@@ -171,3 +171,36 @@ def test_bad_arguments() -> None:
         solve(given, warm_start=torch.rand(6, 5))
     with pytest.raises(ValueError, match=r"lipschitz must have the leading dimensions of W \(\), got \(3,\)"):
         solve(given, lipschitz=torch.ones(3))
+
+
+def test_nnls_needs_no_choice() -> None:
+    generator = torch.Generator().manual_seed(0)
+    overlapping = torch.rand(40, 30, generator=generator, dtype=torch.float64)
+    apart = torch.linalg.qr(torch.randn(40, 30, generator=generator, dtype=torch.float64)).Q
+    x = torch.rand(8, 40, generator=generator, dtype=torch.float64)
+    for W, kind in ((overlapping, ADMM), (apart, FISTA), (torch.stack([apart, overlapping]), ADMM)):
+        solution = nnls(x, W)
+        assert type(solution._solver) is kind
+        assert solution.converged.all()
+    mask = torch.ones_like(x, dtype=torch.bool)
+    masked = nnls(x, overlapping, mask=mask)
+    assert type(masked._solver) is FISTA
+    torch.testing.assert_close(masked.h, nnls(x, overlapping).h, atol=1e-6, rtol=0)
+
+
+def test_admm_needs_a_fraction_of_the_steps_where_parts_overlap() -> None:
+    generator = torch.Generator().manual_seed(0)
+    W = torch.rand(100, 60, generator=generator)
+    x = torch.rand(50, 100, generator=generator)
+    for tol in (1e-3, 1e-5):
+        given = NonnegativeLeastSquares(x, W)
+        few = solve(given, ADMM(max_iter=5000, tol=tol)).iterations.max()
+        many = min(
+            solve(given, FISTA(max_iter=5000, tol=tol, restart=restart)).iterations.max() for restart in (False, True)
+        )
+        assert 2 * few <= many
+
+
+def test_bad_penalty() -> None:
+    with pytest.raises(ValueError, match=r"penalty must be positive, got 0\.0"):
+        ADMM(penalty=0.0)
