@@ -239,6 +239,7 @@ def main() -> None:
             steps = f"{row['iterations']:>6} iterations" if row.get("iterations") else ""
             print(f"  {name:<28}{seconds}{steps}  {row['note'] or ''}")
         print(f"  ours against the best of the others: {measured['times_faster_than_best_other']}", flush=True)
+        write_json(args.out, {**result, **describe()})  # after each: the larger problems take minutes
 
     if args.table:
         result["data"] = made.__doc__
@@ -248,7 +249,6 @@ def main() -> None:
         x, result["data"] = images(12_000)
         for num_basis in BASIS:
             add(x[-ROWS:].to(args.device), centres(x[:10_000], num_basis).to(args.device))
-    write_json(args.out, {**result, **describe()})
 
 
 if __name__ == "__main__":

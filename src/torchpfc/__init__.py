@@ -20,7 +20,15 @@ from torchpfc.nn import (
     stack_models,
     unstack_models,
 )
-from torchpfc.optim import ColumnsExhausted, RMSprop, RMSpropSLW, SlidingWindow, Windowed
+from torchpfc.optim import (
+    ColumnsExhausted,
+    Factorization,
+    RMSprop,
+    RMSpropSLW,
+    SlidingWindow,
+    Windowed,
+    factorize,
+)
 from torchpfc.solvers import (
     ADMM,
     FISTA,
@@ -48,6 +56,7 @@ __all__ = [
     "ConvergenceWarning",
     "CoordinateDescent",
     "Coupling",
+    "Factorization",
     "FactorizedAttention",
     "Implicit",
     "Multiplicative",
@@ -65,6 +74,7 @@ __all__ = [
     "Windowed",
     "__version__",
     "attend",
+    "factorize",
     "keep_nonnegative",
     "nnls",
     "reconstruction_loss",
