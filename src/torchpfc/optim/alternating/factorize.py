@@ -51,11 +51,11 @@ def factorize(
         nonnegative: False leaves the sign of W free (semi-NMF), for data with negative entries.
         init: Where to start, a pair (W, H). None draws small random numbers; starts from singular vectors were no
             faster.
-        max_iter: Iterations at most, each an update of H and of W.
+        max_iter: Iterations at most, each a pass over all rows. With `HALS` and thousands of rows the first begins
+            with passes over a sample of them.
         tol: Stop once the objective falls by less than this, relatively, per iteration. 0 takes every iteration.
         restarts: Starts to try; the result with the lowest objective is returned.
-        batch_size: Update W after every batch of this many rows instead of once per pass over all of them. Takes fewer
-            iterations where there are many rows, and needs no scratch memory for all of them at once.
+        batch_size: Update W after every batch of this many rows instead of once per pass over all of them.
         generator: Source of random starts.
         callback: Called after each iteration with its number, counted from 1, and the objective. Returning True stops.
         progress: Whether to show a progress bar, where rich is installed. None shows one on a terminal after 2 seconds.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchpfc.optim.alternating.matrix import Matrix, error_change
+from torchpfc.optim.alternating.matrix import Matrix
 from torchpfc.optim.alternating.normalization import Normalization, UnitNorm
 from torchpfc.optim.alternating.updates import HALS, HalfProblem, UpdateRule
 
@@ -20,8 +21,13 @@ Callback = Callable[[int, float], bool | None]
 # The objective is compared with that of some iterations before: single ones may be taken back.
 _CHECK_EVERY = 5
 _COMPARED_WITH = 10
-# Changes of a small error are added up for at most this many iterations before it is computed anew.
-_ADD_CHANGES = 20
+# While a pass takes away at least this share of the objective, it needs no help from going ahead.
+_FAST = 0.1
+# A sample of the rows is worth a start of its own if it has so many rows, and all together a multiple of them.
+_FEWEST_ROWS = 1000
+_FEWEST_ROWS_PER_PART = 40
+_FEWEST_SAMPLES = 4
+_MOST_SAMPLE_PASSES = 10
 
 
 @dataclass
@@ -50,21 +56,35 @@ class Factorization(NamedTuple):
         return self.history.objective[-1]
 
 
-_Move = tuple[Tensor, Tensor, Tensor, Tensor]
-"""A factor before and after, the Gram matrix of the other factor, and its product with the data."""
-
-
-class _Step(NamedTuple):
-    """Transposed factors after an iteration, and the objective there."""
+class _State(NamedTuple):
+    """Where a pass over the data ended. Factors are transposed, one row per part."""
 
     W: Tensor  # (r, m)
-    H: Tensor  # (r, n)
+    codes: list[Tensor]  # (r, rows) for each batch
+    shares: list[_Sums]  # what each batch added to the sums
+    sums: _Sums
     objective: float
+
+
+class _Sums(NamedTuple):
+    """What the update of W needs to know of the codes."""
+
+    gram: Tensor  # H^T H, (r, r)
+    product: Tensor  # H^T V, (r, m)
+    codes: Tensor  # the sum over examples, (r, 1)
+
+    def replace(self, old: _Sums, new: _Sums) -> _Sums:
+        """The sums with one share exchanged for another."""
+        return _Sums(*(total + (after - before) for total, before, after in zip(self, old, new, strict=True)))
+
+    def scale(self, factors: Tensor) -> _Sums:
+        """The sums that belong to scaled codes."""
+        return _Sums(self.gram * factors * factors.T, self.product * factors, self.codes * factors)
 
 
 @dataclass(frozen=True, eq=False)
 class Alternation:
-    """Everything that one factorization needs but the start. Factors are transposed: (r, m) and (r, n)."""
+    """Everything that one factorization needs but the start."""
 
     data: Matrix
     rule: UpdateRule
@@ -78,134 +98,121 @@ class Alternation:
     ) -> Factorization:
         """Runs from W (m, r) and H (n, r) until a tolerance, a watcher or the number of iterations ends it."""
         history, start = History(), time.perf_counter()
-        W, H = (F.T.clone(memory_format=torch.contiguous_format) for F in (W, H))
-        for k, step in zip(range(1, max_iter + 1), self._iterations(W, H), strict=False):
-            W, H = step.W, step.H
-            history.objective.append(step.objective)
+        state: _State | None = None
+        for k, state in zip(range(1, max_iter + 1), self._passes(W.T.contiguous(), H.T), strict=False):
+            history.objective.append(state.objective)
             history.seconds.append(time.perf_counter() - start)
-            stops = [watch(k, step.objective) for watch in watchers if watch is not None]
-            if any(stops) or self._has_converged(history.objective, tol):
+            stops = [watch(k, state.objective) for watch in watchers if watch is not None]
+            if any(stops) or _has_converged(history.objective, tol):
                 break
+        assert state is not None
+        W, H = state.W, torch.cat(state.codes, dim=1)
         at_end = UnitNorm() if self.l1 and self.normalization is None else self.normalization
         if at_end is not None and at_end.keeps_product:
             scale_W, scale_H = at_end.scales(W, H)
             W, H = W * scale_W, H * scale_H
         return Factorization(W.T.contiguous(), H.T.contiguous(), history)
 
-    @staticmethod
-    def _has_converged(objective: list[float], tol: float) -> bool:
-        if objective[-1] <= 0:
-            return True
-        if not tol or len(objective) <= _COMPARED_WITH or len(objective) % _CHECK_EVERY:
-            return False
-        before = objective[-1 - _COMPARED_WITH]
-        return abs(before - objective[-1]) <= _COMPARED_WITH * tol * before
+    def _passes(self, W: Tensor, H: Tensor) -> Iterator[_State]:
+        """Passes over the data, each from a point ahead of the last one where that helps.
 
-    def _iterations(self, W: Tensor, H: Tensor) -> Iterator[_Step]:
-        if self.batch_size is not None and self.batch_size < len(self.data.V):
-            return self._batches(W, H, self.batch_size)
-        if isinstance(self.rule, HALS) and self.rule.extrapolate and self._normalization_in_loop() is None:
-            return self._extrapolated(W, H)
-        return self._plain(W, H)
+        Once passes bring little, the next starts ahead by a share of the last move. Where that raises the objective
+        the pass is taken back, and the next one starts from where it should have.
+        """
+        rows = len(self.data.V)
+        size = rows if self.batch_size is None else self.batch_size
+        batches, codes = self.data.batches(size), [H[:, k : k + size] for k in range(0, rows, size)]
+        W = self._start_on_sample(W, H)
+        last = now = self._before_first(batches, W, codes)
+        reach, share = _Reach(), 0.0
+        while True:
+            new = self._pass(batches, last, now, share)
+            if share and new.objective > now.objective:
+                reach.shrink()
+                last, share = now, 0.0
+            else:
+                slow = now.objective - new.objective < _FAST * now.objective
+                last, now = now, new
+                share = reach.grow() if slow and self._may_go_ahead() else 0.0
+            yield now
+
+    def _start_on_sample(self, W: Tensor, H: Tensor) -> Tensor:
+        """W after passes over a sample of the rows, for as long as they bring much; W itself where rows are few."""
+        stride = len(self.data.V) // max(_FEWEST_ROWS, _FEWEST_ROWS_PER_PART * len(W))
+        if stride < _FEWEST_SAMPLES or not isinstance(self.rule, HALS) or self.batch_size is not None:
+            return W
+        sampled = replace(self, data=self.data.sample(stride))
+        before = math.inf
+        for state in islice(sampled._passes(W, H[:, ::stride]), _MOST_SAMPLE_PASSES):
+            W = state.W
+            if before - state.objective < _FAST * before:
+                break
+            before = state.objective
+        return W
+
+    def _before_first(self, batches: list[Matrix], W: Tensor, codes: list[Tensor]) -> _State:
+        # In float64, since differences are added for as long as the run takes.
+        none = _Sums(*(W.new_zeros(len(W), size, dtype=torch.float64) for size in (len(W), W.shape[1], 1)))
+        return _State(W, codes, [none] * len(batches), none, math.inf)
+
+    def _may_go_ahead(self) -> bool:
+        return isinstance(self.rule, HALS) and self.rule.extrapolate and self._normalization_in_loop() is None
+
+    def _pass(self, batches: list[Matrix], last: _State, now: _State, share: float) -> _State:
+        """Updates the codes of each batch in turn, and W after each.
+
+        The sums over codes always hold the newest codes of every row seen so far: a batch exchanges its share. So no
+        update raises the objective once all rows have been seen.
+        """
+        normalization = self._normalization_in_loop()
+        W = _go_ahead(last.W, now.W, share, self.rule.floor if self.nonnegative else -math.inf)
+        codes, shares, sums = list(now.codes), list(now.shares), now.sums
+        for k, batch in enumerate(batches):
+            h = codes[k] = _go_ahead(last.codes[k], now.codes[k], share, self.rule.floor)
+            self._update_codes_(batch, W, h)
+            if normalization is not None and normalization.before_left:
+                W *= normalization.scales(W, torch.cat(codes, dim=1))[0]
+            added = _Sums(*batch.left(W, h), h.sum(1, keepdim=True))
+            sums, shares[k] = sums.replace(shares[k], added), added
+            self._update_parts_(W, _Sums(*(total.to(W.dtype) for total in sums)))
+        if normalization is not None and not normalization.before_left:
+            scale_W, scale_H = normalization.scales(W, torch.cat(codes, dim=1))
+            W, codes = W * scale_W, [h * scale_H for h in codes]
+            sums, shares = sums.scale(scale_H), [added.scale(scale_H) for added in shares]
+        return _State(W, codes, shares, sums, self._objective(batches, W, codes, sums))
+
+    def _update_codes_(self, batch: Matrix, W: Tensor, h: Tensor) -> None:
+        """The right update."""
+        G, B = batch.right(W, h)
+        penalty = self.l1 * torch.linalg.vector_norm(W, dim=1, keepdim=True) if self.l1 else None
+        self.rule.update_(h, HalfProblem(G, B, summed=W.shape[1], penalty=penalty))
+
+    def _update_parts_(self, W: Tensor, sums: _Sums) -> None:
+        """The left update."""
+        norm_penalty = self.l1 * sums.codes if self.l1 else None
+        rows = len(self.data.V)
+        problem = HalfProblem(
+            sums.gram, sums.product, summed=rows, nonnegative=self.nonnegative, norm_penalty=norm_penalty
+        )
+        self.rule.update_(W, problem)
+
+    def _objective(self, batches: list[Matrix], W: Tensor, codes: list[Tensor], sums: _Sums) -> float:
+        error = self.data.error_from_sums(W, sums.gram, sums.product)
+        if error is None:
+            error = sum(batch.error_from_entries(W, h) for batch, h in zip(batches, codes, strict=True))
+        if self.l1:
+            error += self.l1 * float(torch.linalg.vector_norm(W, dim=1).double() @ sums.codes[:, 0])
+        return error
 
     def _normalization_in_loop(self) -> Normalization | None:
         """The normalization, unless it is enough to apply it at the end."""
         later = self.normalization is not None and self.normalization.keeps_product and self.rule.scale_free
         return None if later else self.normalization
 
-    def _plain(self, W: Tensor, H: Tensor) -> Iterator[_Step]:
-        """Right update, left update."""
-        normalization = self._normalization_in_loop()
-        while True:
-            self._update_codes_(self.data, W, H)
-            if normalization is not None and normalization.before_left:
-                W *= normalization.scales(W, H)[0]
-            A, C = self.data.left(W, H)
-            self._update_parts_(W, A, C, H.sum(1, keepdim=True))
-            if normalization is not None and not normalization.before_left:
-                scale_W, scale_H = normalization.scales(W, H)
-                W *= scale_W
-                H *= scale_H
-                A, C, _ = _scale_sums((A, C, C), scale_H)
-            yield _Step(W, H, self._objective(W, H, A, C))
-
-    def _extrapolated(self, W: Tensor, H: Tensor) -> Iterator[_Step]:
-        """As `_plain`, but each half step starts ahead, and an iteration that raises the objective is taken back."""
-        lowest_W, lowest_H = self.rule.floor if self.nonnegative else -math.inf, self.rule.floor
-        reach = _Reach()
-        error = _SmallError(self.data)
-        best = _Step(W, H, math.inf)
-        last_H, ahead_W, ahead_H = H, W, H
-        while True:
-            new_H, new_W = ahead_H.clone(), ahead_W.clone()
-            G, B = self._update_codes_(self.data, ahead_W, new_H)
-            ahead_H = _go_ahead(last_H, new_H, reach.share, lowest_H)
-            A, C = self.data.left(ahead_W, ahead_H)
-            self._update_parts_(new_W, A, C, ahead_H.sum(1, keepdim=True))
-            moves = ((best.H, ahead_H, G, B), (ahead_W, new_W, A, C))
-            objective = error.after(best.W, ahead_W, moves) + self._penalty(new_W, ahead_H)
-            if objective <= best.objective:
-                error.accept(A, C)
-                ahead_W = _go_ahead(best.W, new_W, reach.share, lowest_W)
-                last_H, best = new_H, _Step(new_W, ahead_H, objective)
-                reach.grow()
-            else:
-                ahead_W, ahead_H, last_H = best.W, best.H, best.H
-                reach.shrink()
-            yield best
-
-    def _batches(self, W: Tensor, H: Tensor, batch_size: int) -> Iterator[_Step]:
-        """Updates W after each batch from running sums over the newest codes of all rows.
-
-        Every batch remembers what it added to the sums, so that its next visit replaces it: after the first pass the
-        sums are those of all rows, and no step raises the objective.
-        """
-        normalization = self._normalization_in_loop()
-        batches, codes = self.data.batches(batch_size), _split(H, batch_size)
-        # In float64, since differences are added for as long as the run takes.
-        totals = tuple(W.new_zeros(len(W), size, dtype=torch.float64) for size in (len(W), W.shape[1], 1))
-        added = [tuple(total.clone() for total in totals)] * len(batches)
-        while True:
-            for k, batch in enumerate(batches):
-                self._update_codes_(batch, W, codes[k])
-                new = (*batch.left(W, codes[k]), codes[k].sum(1, keepdim=True))
-                for total, after, before in zip(totals, new, added[k], strict=True):
-                    total += after - before
-                added[k] = new
-                self._update_parts_(W, *(total.to(W.dtype) for total in totals))
-            H = torch.cat(codes, dim=1)
-            if normalization is not None:
-                scale_W, scale_H = normalization.scales(W, H)
-                W *= scale_W
-                H *= scale_H
-                totals = _scale_sums(totals, scale_H)
-                added = [_scale_sums(sums, scale_H) for sums in added]
-                codes = _split(H, batch_size)
-            yield _Step(W, H, self._objective(W, H, *totals[:2]))
-
-    def _update_codes_(self, data: Matrix, W: Tensor, H: Tensor) -> tuple[Tensor, Tensor]:
-        """The right update; returns what it is made of, G = W^T W and B = W^T V^T."""
-        G, B = data.right(W, H)
-        penalty = self.l1 * torch.linalg.vector_norm(W, dim=1, keepdim=True) if self.l1 else None
-        self.rule.update_(H, HalfProblem(G, B, summed=W.shape[1], penalty=penalty))
-        return G, B
-
-    def _update_parts_(self, W: Tensor, A: Tensor, C: Tensor, code_sums: Tensor) -> None:
-        """The left update, from A = H^T H and C = H^T V."""
-        norm_penalty = self.l1 * code_sums if self.l1 else None
-        rows = len(self.data.V)
-        self.rule.update_(W, HalfProblem(A, C, summed=rows, nonnegative=self.nonnegative, norm_penalty=norm_penalty))
-
-    def _objective(self, W: Tensor, H: Tensor, A: Tensor, C: Tensor) -> float:
-        return self.data.half_squared_error(W, H, A, C) + self._penalty(W, H)
-
-    def _penalty(self, W: Tensor, H: Tensor) -> float:
-        return self.l1 * float(torch.linalg.vector_norm(W, dim=1) @ H.sum(1)) if self.l1 else 0.0
-
 
 @dataclass
 class _Reach:
-    """How far ahead a half step starts (Ang and Gillis, 2019).
+    """How far ahead a pass starts (Ang and Gillis, 2019).
 
     A share of the last move that grows while the objective falls, up to a limit that grows more slowly; where the
     objective rises both go back.
@@ -215,58 +222,24 @@ class _Reach:
     limit: float = 1.0
     last_good: float = 0.5
 
-    def grow(self) -> None:
+    def grow(self) -> float:
         self.last_good = self.share
         self.share, self.limit = min(self.limit, 1.05 * self.share), min(1.0, 1.01 * self.limit)
+        return self.share
 
     def shrink(self) -> None:
         self.limit, self.share = self.last_good, self.share / 1.5
 
 
-class _SmallError:
-    """The error of `_extrapolated`, which must be able to tell whether it rose.
-
-    Where the sums that it can be computed from cancel, as for data that are almost a product of two factors, changes
-    are added up instead, and only now and then the error is computed from all entries.
-    """
-
-    def __init__(self, data: Matrix) -> None:
-        self._data = data
-        self._best = self._latest = math.inf
-        self._products: tuple[Tensor, Tensor] | None = None  # H^T H and H^T V at the best codes
-        self._added = 0  # changes since the error was computed from all entries
-
-    def after(self, best_W: Tensor, ahead_W: Tensor, moves: tuple[_Move, _Move]) -> float:
-        """The error after moves from the best codes, at the parts ahead, and from the parts ahead."""
-        (_, H, _, _), (_, W, A, C) = moves
-        error = self._data.error_from_sums(W, A, C)
-        if error is not None:
-            self._added = 0
-        elif self._data.missing is None and 0 < self._added < _ADD_CHANGES and self._products is not None:
-            to_start = error_change(best_W, ahead_W, *self._products)
-            error = max(self._best + to_start + sum(error_change(*move) for move in moves), 0.0)
-            self._added += 1
-        else:
-            error = self._data.error_from_entries(W, H)
-            self._added = 1
-        self._latest = error
-        return error
-
-    def accept(self, A: Tensor, C: Tensor) -> None:
-        """Makes the latest error the best."""
-        self._best, self._products = self._latest, (A, C)
+def _go_ahead(last: Tensor, now: Tensor, share: float, lowest: float) -> Tensor:
+    """A new tensor, a share of the last move ahead, no entry below the lowest."""
+    return torch.lerp(last, now, 1 + share).clamp_(min=lowest)
 
 
-def _go_ahead(last: Tensor, new: Tensor, share: float, lowest: float) -> Tensor:
-    """The point a share of the last move ahead of the new one, no entry below the lowest."""
-    return torch.lerp(last, new, 1 + share).clamp_(min=lowest)
-
-
-def _scale_sums(sums: Sequence[Tensor], scale_H: Tensor) -> tuple[Tensor, ...]:
-    """The sums H^T H, H^T V and of H that belong to scaled codes."""
-    A, C, total = sums
-    return A * scale_H * scale_H.T, C * scale_H, total * scale_H
-
-
-def _split(H: Tensor, size: int) -> list[Tensor]:
-    return [H[:, k : k + size].contiguous() for k in range(0, H.shape[1], size)]
+def _has_converged(objective: list[float], tol: float) -> bool:
+    if objective[-1] <= 0:
+        return True
+    if not tol or len(objective) <= _COMPARED_WITH or len(objective) % _CHECK_EVERY:
+        return False
+    before = objective[-1 - _COMPARED_WITH]
+    return abs(before - objective[-1]) <= _COMPARED_WITH * tol * before

@@ -10,7 +10,7 @@ from torch import Tensor
 
 # Below this share of the squared norm of the data, in units of the precision, the error is computed entry by entry: as
 # a difference of sums it would have lost its leading digits.
-_CANCELLED = 1e4
+_CANCELLED = 2e3
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,18 +45,18 @@ class Matrix:
         rows = [slice(k, k + size) for k in range(0, len(self.V), size)]
         return [Matrix(self.V[k], None if self.missing is None else self.missing[k]) for k in rows]
 
+    def sample(self, stride: int) -> Matrix:
+        """Every so many rows."""
+        return Matrix(self.V[::stride], None if self.missing is None else self.missing[::stride])
+
     def right(self, W: Tensor, H: Tensor) -> tuple[Tensor, Tensor]:
         r"""$W^\top W$ and $W^\top V^\top$: what the update of H needs."""
         return W @ W.T, W @ self._filled(W, H).T
 
     def left(self, W: Tensor, H: Tensor) -> tuple[Tensor, Tensor]:
         r"""$H^\top H$ and $H^\top V$: what the update of W needs."""
-        return H @ H.T, H @ self._filled(W, H)
-
-    def half_squared_error(self, W: Tensor, H: Tensor, A: Tensor, C: Tensor) -> float:
-        r"""$\tfrac12 \|V - H W^\top\|^2$ over observed entries, the cheapest way that is accurate."""
-        error = self.error_from_sums(W, A, C)
-        return self.error_from_entries(W, H) if error is None else error
+        # In this order the product is up to twice as fast as H @ V: few columns at the right suit the libraries better.
+        return H @ H.T, (self._filled(W, H).T @ H.T).T.contiguous()
 
     def error_from_sums(self, W: Tensor, A: Tensor, C: Tensor) -> float | None:
         r"""$\tfrac12 \|V\|^2 - \langle C, W \rangle + \tfrac12 \langle A, W^\top W \rangle$: no pass over the data.
@@ -94,20 +94,3 @@ class Matrix:
 def _half_squared_norm(V: Tensor) -> float:
     # Row by row, then in float64: converting all of V would double its memory.
     return float(torch.linalg.vector_norm(V, dim=1).double().square().sum()) / 2
-
-
-def error_change(before: Tensor, after: Tensor, G: Tensor, B: Tensor) -> float:
-    r"""How much $\tfrac12 \|V - H W^\top\|^2$ changes when one factor does, accurate however small the change.
-
-    Args:
-        before: The factor before.
-        after: The factor after.
-        G: The Gram matrix of the other factor.
-        B: The product of the other factor with the data.
-
-    Shape:
-        - before, after, B: $(r, n)$ or $(r, m)$
-        - G: $(r, r)$
-    """
-    gradient = torch.addmm(B, G, before + after, beta=-1, alpha=0.5)  # halfway between the two
-    return float(torch.sum(gradient.mul_(after - before), dtype=torch.float64))
