@@ -19,6 +19,7 @@ from torchpfc.nn import (
     record_couplings,
     stack_models,
     unstack_models,
+    warm_couplings,
 )
 from torchpfc.optim import (
     ColumnsExhausted,
@@ -82,4 +83,5 @@ __all__ = [
     "solve",
     "stack_models",
     "unstack_models",
+    "warm_couplings",
 ]

@@ -1,4 +1,5 @@
 import math
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -268,3 +269,36 @@ def test_a_block_behind_a_layer_in_half_precision() -> None:
     y.float().sum().backward()
     assert model[2].weight_x.grad.isfinite().all()
     torch.testing.assert_close(y.float(), model(x), rtol=0.1, atol=1e-3)
+
+
+@pytest.mark.parametrize("l1", [0.05, 0.3])
+def test_l1_is_that_of_the_objective(l1: float) -> None:
+    block, x = make_block(l1=l1, solver=EXACT, init_range=(0.0, 1.0)).eval(), make_input(4)
+    h, W = block.couple(x).h.detach(), block.weight_x.detach()
+    gradient = (h @ W.T - x) @ W + l1
+    assert (h >= 0).all() and (gradient > -1e-6).all()  # the optimality conditions of l1 sum(h) + |x - W h|^2 / 2
+    assert (h * gradient).abs().max() < 1e-6
+    plain = make_block(solver=EXACT, init_range=(0.0, 1.0)).eval().couple(x).h
+    assert h.sum() < plain.sum()
+    assert torch.equal(make_block(l1=0.0, solver=EXACT, init_range=(0.0, 1.0)).eval().couple(x).h, plain)
+
+
+def test_gradients_pass_through_l1() -> None:
+    block = make_block(l1=0.1, solver=FISTA(max_iter=6), init_range=(0.0, 1.0)).eval()
+
+    def y(x: Tensor) -> Tensor:
+        return block(x)
+
+    assert torch.autograd.gradcheck(y, make_input(3).requires_grad_())
+
+
+def test_l1_is_shown_where_there_is_some_and_kept_by_copies() -> None:
+    assert "num_basis=5, l1=0.25, nonnegative" in repr(make_block(l1=0.25))
+    assert "l1" not in make_block().extra_repr()
+    assert deepcopy(make_block(l1=0.25)).l1 == 0.25
+
+
+@pytest.mark.parametrize("l1", [-0.1, math.nan])
+def test_a_negative_l1_is_refused(l1: float) -> None:
+    with pytest.raises(ValueError, match=f"l1 must be non-negative, got {l1}"):
+        make_block(l1=l1)

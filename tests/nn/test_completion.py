@@ -363,3 +363,13 @@ def test_the_script_of_the_page_measures_and_draws() -> None:
     assert set(metrics) >= {"mask", "zero_fill", "mean_fill", "pixel_error"}
     for figure in (draw_halves(block, split, seed=0), draw_classes(config, block, split)):
         assert ElementTree.fromstring(figure).tag.endswith("svg")
+
+
+@torch.no_grad()
+def test_a_block_s_own_l1_counts_unless_another_is_given() -> None:
+    (x, _), (mask_x, _) = make_pair(4), make_masks(4)
+    plain, sparse = make_block(), make_block(l1=0.5)
+    expected = complete(plain, x, mask_x=mask_x, l1=0.5).h
+    assert torch.equal(complete(sparse, x, mask_x=mask_x).h, expected)
+    assert torch.equal(sparse.complete(x, mask_x=mask_x, l1=0.0).h, plain.complete(x, mask_x=mask_x).h)
+    assert expected.sum() < complete(plain, x, mask_x=mask_x).h.sum()

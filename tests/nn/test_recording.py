@@ -7,7 +7,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchpfc import MLP, Coupling, PFCBlock, ResidualPFC, reconstruction_loss, record_couplings, stack_models
+from torchpfc import (
+    MLP,
+    Coupling,
+    PFCBlock,
+    ResidualPFC,
+    reconstruction_loss,
+    record_couplings,
+    stack_models,
+    warm_couplings,
+)
 
 OPTIONS: dict[str, Any] = {"init_range": (0.0, 0.5), "dtype": torch.float64}
 
@@ -189,3 +198,59 @@ def test_a_loss_of_nothing_is_refused(weights: float | dict[str, float]) -> None
         pass
     with pytest.raises(RuntimeError, match="seen must hold at least one coupling, got none: run the model inside"):
         reconstruction_loss(seen, weights)
+
+
+# Warm starts
+
+
+def test_blocks_start_where_they_are_told_and_only_while_they_are() -> None:
+    model, x = make_residual().eval(), make_input()
+    starts = {name: torch.rand(4, 5, dtype=torch.float64) for name in ("blocks.0", "blocks.1")}
+    with record_couplings(model) as cold:
+        model(x)
+    with warm_couplings(model, starts), record_couplings(model) as warm:
+        model(x)
+    with record_couplings(model) as after:
+        model(x)
+    blocks = dict(model.named_modules())
+    for name, start in starts.items():
+        block: Any = blocks[name]
+        assert_same(warm[name][0], block.couple(warm[name][0].target, warm_start=start))
+        assert not torch.equal(warm[name][0].h, block.couple(warm[name][0].target).h)
+        assert_same(after[name][0], cold[name][0])
+
+
+def test_a_start_for_some_blocks_leaves_the_others_alone() -> None:
+    model, x = make_residual().eval(), make_input()
+    with record_couplings(model) as cold:
+        model(x)
+    with warm_couplings(model, {"blocks.1": torch.rand(4, 5, dtype=torch.float64)}), record_couplings(model) as warm:
+        model(x)
+    assert torch.equal(warm["blocks.0"][0].h, cold["blocks.0"][0].h)
+    assert not torch.equal(warm["blocks.1"][0].h, cold["blocks.1"][0].h)
+
+
+def test_a_start_of_the_call_goes_before_that_of_the_model() -> None:
+    block, x = make_block().eval(), make_input()
+    one, other = (torch.rand(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(k)) for k in (1, 2))
+    expected = block.couple(x, warm_start=one)
+    with warm_couplings(block, {"": other}):
+        assert_same(block.couple(x, warm_start=one), expected)
+
+
+def test_an_error_ends_the_warm_start_and_copies_do_not_have_it() -> None:
+    block, x = make_block().eval(), make_input()
+    expected = block.couple(x)
+    with pytest.raises(RuntimeError, match="stop"), warm_couplings(block, {"": torch.ones(4, 5, dtype=torch.float64)}):
+        for copy in (deepcopy(block), pickle.loads(pickle.dumps(block)), stack_models([block])):
+            torch.testing.assert_close(copy(x).view(4, 3), expected.y, rtol=1e-12, atol=0)
+        raise RuntimeError("stop")
+    assert_same(block.couple(x), expected)
+
+
+def test_a_start_for_an_unknown_block_is_refused() -> None:
+    message = r"starts must name blocks of the model \['blocks.0', 'blocks.1'\], got \['oops'\]"
+    with pytest.raises(ValueError, match=message), warm_couplings(make_residual(), {"oops": torch.ones(1)}):
+        pass
+    with pytest.raises(ValueError, match="model must contain a PFCBlock"), warm_couplings(MLP(8, 3, 5), {}):
+        pass

@@ -21,6 +21,7 @@ from torchpfc import (
     stack_models,
     unstack_models,
 )
+from torchpfc.nn.stack import select_models_
 
 OPTIONS: dict[str, Any] = {"solver": FISTA.paper(15), "init_range": (0.0, 0.5), "dtype": torch.float64}
 
@@ -341,3 +342,70 @@ def test_inputs_for_another_number_of_models_are_refused() -> None:
         stack(make_input(2, 6))
     with pytest.raises(ValueError, match=r"x must have shape \(\.\.\., n, 8\) to match W, got \(8,\)"):
         stack(make_input())
+
+
+# Letting go of some models
+
+
+@every_model
+def test_what_is_left_of_a_stack_is_the_stack_of_what_was_kept(make: Callable[[], nn.Module]) -> None:
+    models = [make() for _ in range(4)]
+    stack, kept = stack_models(models), stack_models([models[3], models[1]])
+    parameters = list(stack.parameters())
+    select_models_(stack, torch.tensor([3, 1]))
+    assert all(now is before for now, before in zip(stack.parameters(), parameters, strict=True))
+    assert stack.state_dict().keys() == kept.state_dict().keys()
+    for name, value in kept.state_dict().items():
+        assert torch.equal(stack.state_dict()[name], value)
+    x = make_input(2, 6)
+    assert torch.equal(stack.eval()(x), kept.eval()(x))
+    assert [len(p) for p in stack.parameters()] == [2] * len(parameters)
+
+
+@every_model
+def test_the_models_that_are_kept_go_on_as_if_nothing_had_happened(make: Callable[[], nn.Module]) -> None:
+    models = [make() for _ in range(3)]
+    stack, kept = stack_models(models), stack_models([models[0], models[2]])
+    target = make_target(6)
+
+    def step(model: nn.Module, optimizer: RMSprop, x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = losses(model, x, target)
+        loss.sum().backward()
+        optimizer.step()
+        return loss
+
+    first, second = (RMSprop(model.parameters(), lr=1e-2) for model in (stack, kept))
+    x = make_input(3, 6)
+    for _ in range(3):
+        alive = step(stack, first, x)  # a loss that outlives the change
+        step(kept, second, x[[0, 2]])
+    select_models_(stack, torch.tensor([0, 2]), first)
+    for _ in range(3):
+        step(stack, first, x[[0, 2]])
+        step(kept, second, x[[0, 2]])
+    assert len(alive) == 3
+    for name, value in kept.state_dict().items():
+        torch.testing.assert_close(stack.state_dict()[name], value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        (torch.tensor([], dtype=torch.long), "members must be indices, at least one, got"),
+        (torch.tensor([True, False, True]), "members must be indices, at least one, got"),
+        (torch.tensor(1), "members must be indices, at least one, got"),
+        (torch.tensor([0, 3]), r"members must be from 0 to 2, got \[0, 3\]"),
+        (torch.tensor([-1]), r"members must be from 0 to 2, got \[-1\]"),
+    ],
+)
+def test_members_that_are_not_there_are_refused(members: Tensor, message: str) -> None:
+    stack = stack_models([MLP(8, 3, 5) for _ in range(3)])
+    with pytest.raises(ValueError, match=message):
+        select_models_(stack, members)
+    assert all(len(p) == 3 for p in stack.parameters())
+
+
+def test_only_a_stack_can_let_go() -> None:
+    with pytest.raises(ValueError, match="stack must come from stack_models and have parameters, got MLP"):
+        select_models_(MLP(8, 3, 5), torch.tensor([0]))

@@ -253,3 +253,13 @@ def test_huge_weights_do_not_blow_up() -> None:
     x = torch.rand(3, 12, generator=seeded(), dtype=torch.float64)
     residual = (block.couple(x).x - x).norm()
     assert residual <= x.norm()
+
+
+def test_a_change_that_autograd_does_not_see_is_noticed_at_the_next_evaluation():
+    x = torch.rand(5, 20, generator=torch.Generator().manual_seed(0))
+    block = PFCBlock(20, 3, num_basis=6, init_range=(0.0, 1.0), generator=torch.Generator().manual_seed(1)).eval()
+    block(x)
+    block.train()
+    block.weight_x.data.mul_(3)  # as the replay of a CUDA graph does it
+    fresh = deepcopy(block).eval()
+    assert torch.equal(block.eval()(x), fresh(x))

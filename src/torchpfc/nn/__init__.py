@@ -5,7 +5,7 @@ from torchpfc.nn.block import Coupling, PFCBlock
 from torchpfc.nn.completion import Completion
 from torchpfc.nn.constraints import keep_nonnegative
 from torchpfc.nn.mlp import MLP
-from torchpfc.nn.recording import reconstruction_loss, record_couplings
+from torchpfc.nn.recording import reconstruction_loss, record_couplings, warm_couplings
 from torchpfc.nn.residual import ResidualPFC
 from torchpfc.nn.stack import stack_models, unstack_models
 
@@ -23,4 +23,5 @@ __all__ = [
     "record_couplings",
     "stack_models",
     "unstack_models",
+    "warm_couplings",
 ]

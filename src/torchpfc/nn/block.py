@@ -65,6 +65,7 @@ class PFCBlock(nn.Module):
         num_basis: Number of parts.
         nonnegative: Whether the weights are meant to be non-negative (NMF) or free (semi-NMF). `keep_nonnegative`
             holds an optimizer to it.
+        l1: Weight of the sum of h in what h minimizes; makes codes sparse.
         solver: How h is found; `FISTA.paper()` by default. Its floor is also that of non-negative weights.
         adjoint: How gradients pass through the solver; `Unrolled()` by default where the solver has it.
         init_range: Range of the uniform distribution that the weights start from.
@@ -96,6 +97,7 @@ class PFCBlock(nn.Module):
         num_basis: int,
         *,
         nonnegative: bool = True,
+        l1: float = 0.0,
         solver: Solver | None = None,
         adjoint: Adjoint | None = None,
         init_range: tuple[float, float] = INIT_RANGE,
@@ -112,7 +114,10 @@ class PFCBlock(nn.Module):
             raise ValueError(f"init_range must be (low, high) with low < high, got {init_range}")
         if nonnegative and low < 0:
             raise ValueError(f"init_range must be non-negative for non-negative weights, got {init_range}")
+        if not l1 >= 0:
+            raise ValueError(f"l1 must be non-negative, got {l1}")
         self.nonnegative = nonnegative
+        self.l1 = l1
         self.solver = FISTA.paper() if solver is None else solver
         self.adjoint = default_adjoint(self.solver) if adjoint is None else adjoint
         self.init_range = init_range
@@ -124,6 +129,7 @@ class PFCBlock(nn.Module):
         self.register_buffer("power_vector", torch.empty(num_basis, **empty))
         self._settled: _Settled | None = None
         self._watchers: list[Callable[[Coupling], None]] = []
+        self._warm_start: Tensor | None = None
         self.reset_parameters(generator)
 
     @classmethod
@@ -206,6 +212,11 @@ class PFCBlock(nn.Module):
             weight = self.weight_x
             self.power_vector.copy_(largest_eigenvalue(weight, cold_start(weight), _settling_iterations(self))[1])
 
+    def train(self, mode: bool = True) -> Self:
+        """Switches between training and evaluation; the step size for evaluation is found anew."""
+        self._settled = None  # a step that is replayed from a CUDA graph changes weights without a new version
+        return super().train(mode)
+
     def forward(self, x: Tensor) -> Tensor:
         """Predicts y."""
         return self.couple(x).y
@@ -216,6 +227,7 @@ class PFCBlock(nn.Module):
         Args:
             x: The input.
             warm_start: Where the solver starts instead of its own start; a code of the same input saves most steps.
+                By default what `warm_couplings` gives.
 
         Shape:
             - x: $(*, \text{in_features})$
@@ -229,8 +241,10 @@ class PFCBlock(nn.Module):
             x = x.to(self.weight_x.dtype)  # what comes out of a layer in half precision is solved in full
         if x.dtype != self.weight_x.dtype:
             raise TypeError(f"x must have the dtype of the weights ({self.weight_x.dtype}), got {x.dtype}")
-        problem = NonnegativeLeastSquares(x, self.weight_x)
+        problem = NonnegativeLeastSquares(x, self.weight_x, l1=self.l1)
         lipschitz = self._lipschitz()
+        if warm_start is None:
+            warm_start = self._warm_start
         h = solve(problem, self.solver, adjoint=self.adjoint, warm_start=warm_start, lipschitz=lipschitz).h
         reconstruction = h @ self.weight_x.mT
         coupling = Coupling(y=h @ self.weight_y.mT, x=reconstruction, h=h, target=x.expand_as(reconstruction))
@@ -308,11 +322,13 @@ class PFCBlock(nn.Module):
     def extra_repr(self) -> str:
         """The sizes and settings shown when a block is printed."""
         text = f"in_features={self.in_features}, out_features={self.out_features}, num_basis={self.num_basis}"
+        if self.l1:
+            text += f", l1={self.l1}"
         return f"{text}, nonnegative={self.nonnegative}, solver={self.solver}, adjoint={self.adjoint}"
 
     def __getstate__(self) -> dict[str, Any]:
-        # Neither what is cached for this block's memory nor who watches this block belongs to a copy.
-        return {**self.__dict__, "_settled": None, "_watchers": []}
+        # Neither what is cached for this block's memory nor who watches or warms this block belongs to a copy.
+        return {**self.__dict__, "_settled": None, "_watchers": [], "_warm_start": None}
 
     def _draw_(self, weight: Tensor, generator: torch.Generator | None) -> None:
         weight.uniform_(*self.init_range, generator=generator)
@@ -329,7 +345,7 @@ class PFCBlock(nn.Module):
             for weight in (self.weight_x, self.weight_y):
                 if optimizer is not None:
                     resize_state(optimizer, weight, weight.shape, change_state)
-                _replace_data(weight, change(weight.data))
+                replace_data(weight, change(weight.data))
             self.power_vector = self.power_vector.new_empty((*self.weight_x.shape[:-2], self.num_basis))
         self.reset_step_size()
 
@@ -365,7 +381,7 @@ class _Settled(NamedTuple):
         return self.weight.data_ptr() == weight.data_ptr() and self.version == weight._version
 
 
-def _replace_data(parameter: nn.Parameter, data: Tensor) -> None:
+def replace_data(parameter: nn.Parameter, data: Tensor) -> None:
     """Gives a parameter another shape; it stays the same object, so that optimizers go on with it."""
     # A loss that is still alive also keeps the node that accumulates the gradient, with the old shape. PyTorch lets go
     # of that node only where the data change their type.

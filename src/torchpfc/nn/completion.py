@@ -45,7 +45,7 @@ def complete(
     mask_y: Tensor | None = None,
     *,
     y_weight: float = 1.0,
-    l1: float = 0.0,
+    l1: float | None = None,
     l2: float = 0.0,
     solver: Solver | None = None,
     adjoint: Adjoint | None = None,
@@ -66,7 +66,7 @@ def complete(
         mask_y: True where y is observed; None for everywhere.
         y_weight: What the squared error of y counts, w above, where that of x counts 1. A few outputs beside hundreds
             of inputs say little at 1.
-        l1: Weight of the sum of h; makes h sparse.
+        l1: Weight of the sum of h; makes h sparse. The block's own by default.
         l2: Weight of half the squared norm of h. Where fewer features are observed than there are parts, h is not
             unique without it.
         solver: How h is found; the block's own by default.
@@ -91,7 +91,7 @@ def complete(
     if not 0 < y_weight < math.inf:
         raise ValueError(f"y_weight must be positive and finite, got {y_weight}")
     target, W, mask = _observed(block, x, y, mask_x, mask_y, math.sqrt(y_weight))
-    problem = NonnegativeLeastSquares(target, W, l1, l2, mask)
+    problem = NonnegativeLeastSquares(target, W, block.l1 if l1 is None else l1, l2, mask)
     if solver is None:
         solver, adjoint = block.solver, block.adjoint if adjoint is None else adjoint
     h = solve(problem, solver, adjoint=adjoint).h

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,6 +16,7 @@ class MLP(nn.Module):
         in_features: Size of the input.
         out_features: Size of the output.
         hidden_features: Size of the hidden layer.
+        generator: Source of the initial weights.
         device: Where the weights live.
         dtype: Their type.
 
@@ -32,12 +35,23 @@ class MLP(nn.Module):
         out_features: int,
         hidden_features: int,
         *,
+        generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.hidden = nn.Linear(in_features, hidden_features, device=device, dtype=dtype)
         self.output = nn.Linear(hidden_features, out_features, device=device, dtype=dtype)
+        if generator is not None:  # otherwise PyTorch has drawn them already
+            self.reset_parameters(generator)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draws new weights and biases from PyTorch's default distribution for linear layers."""
+        for layer in (self.hidden, self.output):
+            bound = 1 / math.sqrt(layer.in_features)
+            with torch.no_grad():
+                layer.weight.uniform_(-bound, bound, generator=generator)
+                layer.bias.uniform_(-bound, bound, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
         """Predicts y."""

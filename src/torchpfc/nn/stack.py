@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from torchpfc.nn.block import PFCBlock
+from torchpfc.nn.block import PFCBlock, replace_data
+from torchpfc.optim.resize import resize_state
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -91,10 +93,52 @@ def unstack_models(stack: Model) -> list[Model]:
         >>> len(models), type(models[0]).__name__
         (4, 'MLP')
     """
+    return [_member(stack, i) for i in range(_count(stack))]
+
+
+def select_models_(stack: nn.Module, members: Tensor, optimizer: Optimizer | None = None) -> None:
+    """Keeps some models of a stack and lets go of the others, in place.
+
+    Args:
+        stack: What `stack_models` made.
+        members: The indices of those to keep, in their new order.
+        optimizer: The optimizer of the stack, whose state is to follow.
+
+    Shape:
+        - members: $(k)$
+
+    Example:
+        >>> from torchpfc import MLP
+        >>> stack = stack_models([MLP(8, 3, hidden_features=5) for _ in range(4)])
+        >>> select_models_(stack, torch.tensor([0, 3]))
+        >>> stack(torch.rand(6, 8)).shape
+        torch.Size([2, 6, 3])
+    """
+    count = _count(stack)
+    if members.ndim != 1 or members.dtype != torch.int64 or not len(members):
+        raise ValueError(f"members must be indices, at least one, got {members}")
+    if not 0 <= members.min() <= members.max() < count:
+        raise ValueError(f"members must be from 0 to {count - 1}, got {members.tolist()}")
+
+    def select(tensor: Tensor) -> Tensor:
+        return tensor.index_select(0, members.to(tensor.device))
+
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            if optimizer is not None:
+                resize_state(optimizer, parameter, parameter.shape, select)
+            replace_data(parameter, select(parameter.data))
+        for module in stack.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, select(buffer))
+
+
+def _count(stack: nn.Module) -> int:
+    """How many models are in a stack."""
     parts = [module for module in stack.modules() if _own_tensors(module)]
     if not parts or not all(map(_is_stacked, parts)):
         raise ValueError(f"stack must come from stack_models and have parameters, got {type(stack).__name__}")
-    return [_member(stack, i) for i in range(len(_own_tensors(parts[0])[0]))]
+    return len(_own_tensors(parts[0])[0])
 
 
 def _is_stacked(module: nn.Module) -> bool:
