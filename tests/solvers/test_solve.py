@@ -4,6 +4,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.solvers.plain import plain_loop, spectral_norm_squared
 from torchpfc import ADMM, FISTA, Implicit, NonnegativeLeastSquares, ProjectedGradient, Truncated, Unrolled, nnls, solve
@@ -220,9 +221,7 @@ def test_admm_finds_a_penalty_with_which_it_is_hardly_ever_worse_than_fista(kind
     x += 0.1 * x.std() * torch.randn(x.shape, generator=generator)
     given, options = NonnegativeLeastSquares(x, W), {"max_iter": 5000, "tol": 1e-3, "check_every": 1}
     admm = solve(given, ADMM(**options))
-    fista = min(
-        solve(given, FISTA(**options, restart=restart)).iterations.double().mean() for restart in (False, True)
-    )
+    fista = min(solve(given, FISTA(**options, restart=restart)).iterations.double().mean() for restart in (False, True))
     assert admm.converged.all()
     few = 5.0  # where the parts are orthogonal, FISTA is there at once
     assert admm.iterations.double().mean() <= few + fista * (1.3 if kind == "uniform, wide" else 1.0)

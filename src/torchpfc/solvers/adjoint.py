@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from torchpfc.solvers import fused
 from torchpfc.solvers.base import Outcome, Solver, Trace, iterate
 from torchpfc.solvers.descent import Descent
 from torchpfc.solvers.scaling import Bounds
@@ -147,8 +148,7 @@ class _Implicit(Function):
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         inputs, descent, bounds, outcome = _restore(ctx)
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
-            support = bounds.free(outcome.h, outcome.scale)
-            u = _solve_on_support(descent, support, outcome.scale, gradient, ctx.adjoint)
+            u = _solve_on_support(descent, bounds, outcome, gradient, ctx.adjoint)
             to_x, to_W = descent.implicit_gradients(outcome.h, u)
         return *_only_once((to_x, to_W), gradient, *inputs), None, None, None
 
@@ -183,14 +183,18 @@ def _restore(ctx: Any) -> list[Any]:
 
 
 def _solve_on_support(
-    descent: Descent, support: Tensor, scale: Tensor | None, gradient: Tensor, adjoint: Implicit
+    descent: Descent, bounds: Bounds, outcome: Outcome, gradient: Tensor, adjoint: Implicit
 ) -> Tensor:
     r"""Solves $(G_{AA} + l_2 + L ((1 - s) / s + \mathrm{damping})) u = g_A$ for each row by conjugate residuals.
 
     In units of L the matrix is C plus a ridge, with eigenvalues of C in [0, 1]. Where collinear parts make it singular,
     conjugate residuals settle on a least-squares solution; conjugate gradients would diverge.
     """
+    steps = adjoint.max_iter or gradient.shape[-1]
+    if adjoint.tol == 0 and fused.applies(descent):  # gpu-only: a kernel takes the steps
+        return fused.solve_on_support(steps, adjoint.damping, descent, bounds, outcome, gradient)
     tiny = torch.finfo(gradient.dtype).tiny
+    support, scale = bounds.free(outcome.h, outcome.scale), outcome.scale
     ridge = torch.full_like(gradient[..., :1], adjoint.damping)
     if scale is not None:
         ridge += (1 - scale) / scale.clamp(min=tiny)
@@ -205,7 +209,7 @@ def _solve_on_support(
     curvature = _row_dot(residual, image)
     tol = adjoint.tol if adjoint.tol is not None else 100 * torch.finfo(gradient.dtype).eps
     target = tol * tol * _row_dot(residual, residual)
-    for k in range(adjoint.max_iter or gradient.shape[-1]):
+    for k in range(steps):
         length = curvature / _row_dot(direction_image, direction_image).clamp(min=tiny)
         u = torch.addcmul(u, direction, length)
         residual = torch.addcmul(residual, direction_image, length, value=-1)

@@ -12,7 +12,7 @@ from torchpfc.solvers.base import Solver, State
 from torchpfc.solvers.descent import Descent, Gram, cold_start, largest_eigenvalue
 from torchpfc.solvers.scaling import Bounds
 
-# Measured on prototypes of handwritten digits, and on made matrices of all shapes, norms and overlaps: mostly a fraction
+# Measured on prototypes of handwritten digits and on made matrices of all shapes, norms and overlaps: mostly a fraction
 # of the steps of FISTA. More, by a third, were needed only for many more parts than features, all alike.
 _PENALTY = 0.4
 _RELAXATION = 1.9

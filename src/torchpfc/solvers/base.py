@@ -102,6 +102,10 @@ class Solver(ABC):
     def step(self, descent: Descent, bounds: Bounds, state: Any, out: Tensor | None = None) -> Any:
         """One step; writes the new iterate to `out` where given."""
 
+    def all_steps(self, descent: Descent, bounds: Bounds, start: Tensor, trace: Trace | None) -> Outcome | None:
+        """Takes all steps at once, where there is a way to; None where they have to be taken one by one."""
+        return None
+
     def violation(self, descent: Descent, bounds: Bounds, state: Any) -> Tensor:
         """How much each row violates the KKT conditions, or a bound on it."""
         moved = descent.step(state.h)
@@ -202,6 +206,8 @@ class Outcome(NamedTuple):
 
 def iterate(solver: Solver, descent: Descent, bounds: Bounds, start: Tensor, trace: Trace | None = None) -> Outcome:
     """Runs a solver from a start: the only loop."""
+    if (outcome := solver.all_steps(descent, bounds, start, trace)) is not None:  # gpu-only: a kernel took them
+        return outcome
     state = solver.init(descent, start)
     rows = None if solver.tol is None else _OpenRows(state, solver.tol, may_drop=trace is None and start.ndim == 2)
     for k in range(solver.max_iter):

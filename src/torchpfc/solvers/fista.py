@@ -9,8 +9,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from torchpfc.solvers.base import Momentum
+from torchpfc.solvers import fused
+from torchpfc.solvers.base import Momentum, Outcome, Trace
+from torchpfc.solvers.descent import Descent
 from torchpfc.solvers.gradient import GradientSolver, GradientState
+from torchpfc.solvers.scaling import Bounds
 
 PAPER_FLOOR = 1e-5
 """The smallest value of an entry of h, and of W, in the published experiments."""
@@ -46,6 +49,12 @@ class FISTA(GradientSolver):
     def paper(cls, max_iter: int = 100) -> Self:
         """The published settings: floor 1e-5, start at the floor, cap on, every step taken."""
         return cls(max_iter=max_iter, floor=PAPER_FLOOR, cap=True, start="floor")
+
+    def all_steps(self, descent: Descent, bounds: Bounds, start: Tensor, trace: Trace | None) -> Outcome | None:
+        """Takes all steps at once, where there is a way to; None where they have to be taken one by one."""
+        if self.restart or self.tol is not None or not self.max_iter or not fused.applies(descent):
+            return None
+        return fused.take_steps(self.max_iter, descent, bounds, start, trace)  # gpu-only: a kernel
 
     def momentum(self, state: GradientState, h: Tensor) -> tuple[Momentum, Momentum]:
         r"""$b = (t - 1) / t'$ with $t' = (1 + \sqrt{1 + 4 t^2}) / 2$."""

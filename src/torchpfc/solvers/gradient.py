@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from torchpfc.solvers import fused
 from torchpfc.solvers.base import Momentum, Pullback, Solver, State, Trace
 from torchpfc.solvers.descent import Descent
 from torchpfc.solvers.scaling import Bounds
@@ -66,6 +67,8 @@ class GradientSolver(Solver):
         self, descent: Descent, bounds: Bounds, trace: Trace, iterations: Tensor | None, gradient: Tensor
     ) -> Pullback:
         """Sends a gradient with respect to the result back through every step."""
+        if fused.applies_to_trace(descent, trace):  # gpu-only: a kernel took the steps
+            return fused.pull_back(descent, bounds, trace, gradient)
         v, start = _pull_back(descent, bounds, trace, iterations, gradient)
         return Pullback(v, v.sum(-3), start)
 

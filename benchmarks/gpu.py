@@ -1,0 +1,330 @@
+"""How long does a training step of a PFC block take on a GPU, against the textbook form and against an MLP?
+
+The textbook form is what a straightforward implementation does: autograd through 100 unrolled steps, two products with
+W in each, and the step size from 40 power iterations on the Gram matrix at every call. It runs as such an
+implementation would, one operation after the other, and also captured as a CUDA graph. All forms train with batches of
+200, reconstruction loss, RMSprop and the projection to non-negative weights; products are in TF32 for all of them. The
+forms take turns, round by round, and the times are medians over the rounds.
+
+    python benchmarks/gpu.py [--shapes 784x300 ...] [--stacks 1 2 4 8] [--rounds 15] [--out benchmarks/results/gpu.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from _machine import describe, write_json
+from torch import Tensor, nn
+
+from torchpfc import FISTA, MLP, Implicit, PFCBlock, RMSprop, Unrolled, keep_nonnegative, stack_models
+from torchpfc.solvers import Adjoint
+
+BATCH, CLASSES, EXAMPLES = 200, 10, 4000
+FLOOR = 1e-5
+PAPER_STEPS, POWER_STEPS = 100, 40
+COLD_ADJOINT_STEPS = 15
+WARM_STEPS = {(784, 300): 10, (784, 2000): 15, (784, 5000): 15, (3072, 300): 15, (3072, 2000): 20, (3072, 5000): 20}
+"""Shapes, as features and parts, with the steps that a solve takes from the code of the last epoch."""
+
+WARM_UP = 3
+TIMED_SECONDS = 0.02  # of each form in each round, or one step where that takes longer
+
+Step = Callable[[], object]
+
+
+class Data(NamedTuple):
+    """A training set, and the rows of it that make up the present batch."""
+
+    x: Tensor
+    target: Tensor
+    rows: Tensor
+
+    @classmethod
+    def made(cls, features: int, stack: int | None = None) -> Data:
+        """Images as sparse as MNIST's, four fifths zeros, made of parts; with a stack, other rows for each model."""
+        generator = torch.Generator().manual_seed(0)
+
+        def sparse(*shape: int, share: float) -> Tensor:
+            return torch.rand(shape, generator=generator) * (torch.rand(shape, generator=generator) < share)
+
+        x = (sparse(EXAMPLES, 50, share=0.1) @ sparse(50, features, share=0.05)).clamp_(max=1.0)
+        labels = torch.randint(CLASSES, (EXAMPLES,), generator=generator)
+        rows = torch.stack([torch.randperm(EXAMPLES, generator=generator)[:BATCH] for _ in range(stack or 1)])
+        target = F.one_hot(labels, CLASSES).float()
+        return cls(*(t.cuda() for t in (x, target, rows if stack else rows[0])))
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """The examples in these rows."""
+        return self.x[self.rows], self.target[self.rows]
+
+    def next_(self) -> None:
+        """Moves on to the next rows, where captured steps see them too."""
+        self.rows.add_(BATCH).remainder_(EXAMPLES)
+
+
+def textbook(features: int, basis: int, data: Data) -> Step:
+    block, optimizer = trained(features, basis, FISTA.paper(), Unrolled())
+
+    def step() -> None:
+        x, target = data.batch()
+        optimizer.zero_grad(set_to_none=True)
+        h = textbook_codes(x, block.weight_x)
+        loss = F.mse_loss(h @ block.weight_y.T, target) + F.mse_loss(h @ block.weight_x.T, x)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def textbook_codes(x: Tensor, W: Tensor) -> Tensor:
+    """FISTA as the paper writes it, differentiated by autograd."""
+    with torch.no_grad():
+        gram = W.T @ W
+        vector = torch.rand(len(gram), device=x.device)
+        for _ in range(POWER_STEPS):
+            vector = gram @ vector
+            vector = vector / vector.norm()
+        L = vector @ (gram @ vector)
+        limit = x.amax(1, keepdim=True)
+    previous = torch.zeros(len(x), W.shape[1], device=x.device)
+    y = torch.full_like(previous, FLOOR)
+    t = 1.0
+    for _ in range(PAPER_STEPS):
+        h = torch.clamp(y - (y @ W.T - x) @ W / L, min=FLOOR)
+        with torch.no_grad():
+            largest = h.amax(1, keepdim=True)
+            scale = torch.where(largest > limit, limit / largest, 1.0)
+        h = h * scale
+        t_next = (1 + math.sqrt(1 + 4 * t * t)) / 2
+        y = h + (t - 1) / t_next * (h - previous)
+        previous, t = h, t_next
+    return previous
+
+
+def ours(
+    features: int,
+    basis: int,
+    data: Data,
+    solver: FISTA,
+    adjoint: Adjoint,
+    *,
+    warm: bool = False,
+    stack: int | None = None,
+) -> Step:
+    block, optimizer = trained(features, basis, solver, adjoint, stack)
+    codes = torch.full((stack or 1, EXAMPLES, basis), FLOOR, device="cuda").flatten(0, 1) if warm else None
+    first = EXAMPLES * torch.arange(stack, device="cuda")[:, None] if stack else 0
+
+    def step() -> None:
+        x, target = data.batch()
+        optimizer.zero_grad(set_to_none=True)
+        places = data.rows + first
+        out = block.couple(x, warm_start=None if codes is None else codes[places])
+        loss = (stack or 1) * (F.mse_loss(out.y, target) + F.mse_loss(out.x, x))
+        loss.backward()
+        optimizer.step()
+        if codes is not None:
+            codes.index_copy_(0, places.flatten(), out.h.detach().flatten(0, -2))
+
+    return step
+
+
+def trained(
+    features: int, basis: int, solver: FISTA, adjoint: Adjoint, stack: int | None = None
+) -> tuple[PFCBlock, torch.optim.Optimizer]:
+    generator = torch.Generator("cuda").manual_seed(0)
+    blocks = [
+        PFCBlock(features, CLASSES, basis, solver=solver, adjoint=adjoint, generator=generator, device="cuda")
+        for _ in range(stack or 1)
+    ]
+    block = stack_models(blocks) if stack else blocks[0]
+    optimizer = RMSprop(block.parameters(), lr=3e-4, weight_decay=1e-4)
+    keep_nonnegative(block, optimizer)
+    return block, optimizer
+
+
+def mlp(features: int, hidden: int, data: Data) -> Step:
+    model: nn.Module = MLP(features, CLASSES, hidden, device="cuda")
+    optimizer = RMSprop(model.parameters(), lr=1e-4, weight_decay=1e-4)
+
+    def step() -> None:
+        x, target = data.batch()
+        optimizer.zero_grad(set_to_none=True)
+        F.mse_loss(model(x), target).backward()
+        optimizer.step()
+
+    return step
+
+
+def captured(step: Step) -> Step:
+    """The same step as one launch."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+
+    def replay(_tensors_of: Step = step) -> None:  # a graph does not keep what it works on alive
+        graph.replay()
+
+    return replay
+
+
+def seconds_of(step: Step, repeats: int) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(repeats):
+        step()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3 / repeats
+
+
+def measure(forms: dict[str, Step], data: list[Data], rounds: int) -> dict[str, list[float]]:
+    """Seconds of a step of each form, in every round."""
+    repeats = {}
+    for name, step in forms.items():
+        for _ in range(WARM_UP):
+            step()
+        repeats[name] = max(1, round(TIMED_SECONDS / seconds_of(step, 1)))
+    seconds: dict[str, list[float]] = {name: [] for name in forms}
+    for _ in range(rounds):
+        for name, step in forms.items():
+            seconds[name].append(seconds_of(step, repeats[name]))
+        for used in data:
+            used.next_()
+    return seconds
+
+
+def forms_of(features: int, basis: int, data: Data) -> dict[str, Step]:
+    paper, warm = FISTA.paper(PAPER_STEPS), FISTA.paper(WARM_STEPS[features, basis])
+    shape = (features, basis, data)
+    cold_adjoint = Implicit.fast(max_iter=COLD_ADJOINT_STEPS)
+    return {
+        "textbook": textbook(*shape),
+        "textbook_captured": captured(textbook(*shape)),
+        "unrolled": captured(ours(*shape, paper, Unrolled())),
+        "implicit": captured(ours(*shape, paper, cold_adjoint)),
+        "implicit_warm": captured(ours(*shape, warm, Implicit.fast(), warm=True)),
+        "mlp": mlp(*shape),
+        "mlp_captured": captured(mlp(*shape)),
+    }
+
+
+def measure_shape(features: int, basis: int, rounds: int) -> dict[str, Any]:
+    data = Data.made(features)
+    seconds = measure(forms_of(features, basis, data), [data], rounds)
+    torch.cuda.empty_cache()  # graphs of other shapes cannot use what these have reserved
+    return {
+        "features": features,
+        "num_basis": basis,
+        "warm_iterations": WARM_STEPS[features, basis],
+        "median_seconds": {name: statistics.median(times) for name, times in seconds.items()},
+        "all_seconds": seconds,
+    }
+
+
+def measure_stacks(sizes: list[int], rounds: int) -> list[dict[str, Any]]:
+    features, basis = 784, 300
+    solver = FISTA.paper(WARM_STEPS[features, basis])
+    data = {size: Data.made(features, size) for size in sizes}
+    forms = {
+        str(size): captured(ours(features, basis, data[size], solver, Implicit.fast(), warm=True, stack=size))
+        for size in sizes
+    }
+    seconds = measure(forms, list(data.values()), rounds)
+    medians = {size: statistics.median(seconds[str(size)]) for size in sizes}
+    return [
+        {
+            "models": size,
+            "median_seconds": medians[size],
+            "model_steps_per_second": size / medians[size],
+            "all_seconds": seconds[str(size)],
+        }
+        for size in sizes
+    ]
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def times_faster(shapes: list[dict[str, Any]], slow: str, fast: str) -> float:
+    return geometric_mean([s["median_seconds"][slow] / s["median_seconds"][fast] for s in shapes])
+
+
+def print_tables(shapes: list[dict[str, Any]], stacks: list[dict[str, Any]]) -> None:
+    if shapes:
+        print("ms a step | textbook eager / captured | Unrolled | Implicit | Implicit warm (K) | MLP eager / captured")
+    for shape in shapes:
+        ms = {name: 1e3 * value for name, value in shape["median_seconds"].items()}
+        print(
+            f"{shape['features']:>4}, {shape['num_basis']:<4}"
+            f"{ms['textbook']:>10.1f} / {ms['textbook_captured']:<8.2f}{ms['unrolled']:>10.2f}{ms['implicit']:>10.2f}"
+            f"{ms['implicit_warm']:>10.3f} ({shape['warm_iterations']}){ms['mlp']:>12.2f} / {ms['mlp_captured']:.3f}"
+        )
+    for slow in ("textbook", "textbook_captured", "mlp") if shapes else ():
+        print(
+            f"implicit_warm against {slow}: {times_faster(shapes, slow, 'implicit_warm'):.1f} times faster (geometric)"
+        )
+    for stack in stacks:
+        print(
+            f"stack of {stack['models']} at 784, 300: {1e3 * stack['median_seconds']:.3f} ms, "
+            f"{stack['model_steps_per_second']:,.0f} model-steps a second"
+        )
+
+
+def main() -> None:
+    names = {f"{features}x{basis}": (features, basis) for features, basis in WARM_STEPS}
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shapes", nargs="*", choices=names, default=list(names), metavar="FEATURESxBASIS")
+    parser.add_argument("--stacks", nargs="*", type=int, default=[1, 2, 4, 8], metavar="MODELS")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "gpu.json")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("this benchmark needs a CUDA device, and there is none")
+        return
+
+    torch.backends.cuda.matmul.allow_tf32 = True
+    begun = time.perf_counter()
+    shapes = [measure_shape(*names[name], args.rounds) for name in args.shapes]
+    stacks = measure_stacks(args.stacks, args.rounds)
+    result = {
+        "question": __doc__.splitlines()[0],
+        "batch": BATCH,
+        "tf32": True,
+        "iterations": {"textbook": PAPER_STEPS, "unrolled": PAPER_STEPS, "implicit": PAPER_STEPS},
+        "adjoint_iterations": {"implicit": COLD_ADJOINT_STEPS, "implicit_warm": Implicit.fast().max_iter},
+        "rounds": args.rounds,
+        "shapes": shapes,
+        "geometric_mean_times_faster": {
+            f"{fast} than {slow}": times_faster(shapes, slow, fast)
+            for slow in ("textbook", "textbook_captured", "mlp")
+            for fast in ("unrolled", "implicit", "implicit_warm")
+        }
+        if shapes
+        else {},
+        "stacks": stacks,
+        "total_seconds": time.perf_counter() - begun,
+        **describe(),
+    }
+    write_json(args.out, result)
+    print_tables(shapes, stacks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""All steps of a solve in one kernel, on a CUDA device and for up to a few hundred parts.
+
+Such a step keeps the device busy for a microsecond or two, less than it takes to start one of the several operations
+that a step in PyTorch consists of. The kernels of `torchpfc.solvers.kernels` take all steps at once. They do what the
+plain loops do, up to rounding. Where they do not apply, the plain loops run.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from importlib.util import find_spec
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from torchpfc.solvers.base import Outcome, Pullback, Trace
+from torchpfc.solvers.descent import Descent, Gram
+from torchpfc.solvers.scaling import Bounds
+
+MAX_BASIS = 512
+"""More parts than this keep a device busy step by step."""
+
+_CAPABILITY = (8, 0)  # the first devices with matrix units for TF32 and with copies that run in the background
+_ROWS = (16, 32, 64)  # of a group, as many more as there are rows
+_FEWEST_SLICES = 5  # of a row, where it is cut at all: below that, waiting for each other costs more than it saves
+_WHOLE = 128  # columns of a row that is never cut
+_MOST_SLICES = 16  # of a row: what the kernels have room for
+_MOST_STAGES = 6
+
+
+class Plan(NamedTuple):
+    """How the work of a kernel is divided; `torchpfc.solvers.kernels` explains the words."""
+
+    rows: int
+    """Rows of a group of programs."""
+    slices: int
+    """Programs of a group; each has a slice of the columns."""
+    tiles: int
+    """Tiles of columns of a program."""
+    width: int
+    """Columns of a tile."""
+    depth: int
+    """Rows of C that are fetched at a time."""
+    stages: int
+    """How many such fetches are under way at once."""
+    warps: int
+    """A thirty-second of the threads of a program."""
+
+
+class Device(NamedTuple):
+    """What a plan depends on."""
+
+    processors: int
+    shared: int
+    """Bytes of memory on each processor that a program can use."""
+
+    @classmethod
+    @cache
+    def of(cls, device: torch.device) -> Device:  # gpu-only: asks the driver
+        """The properties of a device."""
+        properties = torch.cuda.get_device_properties(device)
+        shared: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
+        return cls(properties.multi_processor_count, shared)
+
+
+def plan_for(stack: int, n: int, r: int, device: Device) -> Plan:
+    """Cuts rows into as many slices as there are processors for; where those are few, a program takes whole rows."""
+    for rows in _ROWS if r > _WHOLE else ():
+        width = 64 if rows == 32 else 32  # Triton gives the threads of a tile to its longer side
+        most = min(math.ceil(r / width), _MOST_SLICES)
+        slices = min(device.processors // (stack * math.ceil(n / rows)), most)
+        if slices >= min(_FEWEST_SLICES, most):
+            break
+    else:
+        rows, slices, width = 16, 1, 64
+    columns = width * math.ceil(r / (slices * width))  # of a program
+    if rows != 32 and columns % 64 == 0:
+        width = 64
+    depth = 64 if rows == 16 and columns == width else 32
+    stages = min(device.shared // (4 * depth * (rows + columns)), math.ceil(r / depth) + 1, _MOST_STAGES)
+    warps = 4 if rows == 16 and width == 32 else 8
+    return Plan(rows, math.ceil(r / columns), columns // width, width, depth, max(stages, 2), warps)
+
+
+def applies(descent: Descent) -> bool:
+    """Whether a step is one that the kernels know, on a device that runs them."""
+    d = descent.offset
+    return (
+        isinstance(descent, Gram)
+        and d.is_cuda
+        and d.dtype == torch.float32
+        and d.numel() > 0
+        and d.shape[-1] <= MAX_BASIS
+        and not torch.compiler.is_compiling()
+        and _can_run_kernels(d.device)
+    )
+
+
+def applies_to_trace(descent: Descent, trace: Trace) -> bool:
+    """Whether a kernel took the steps of a trace: then the momentum is a tensor, with one number a step."""
+    return isinstance(trace.momentum, Tensor) and trace.momentum.shape == (trace.steps, 1, 1) and applies(descent)
+
+
+def take_steps(  # gpu-only: starts a kernel
+    steps: int, descent: Descent, bounds: Bounds, start: Tensor, trace: Trace | None = None, plan: Plan | None = None
+) -> Outcome:
+    """Takes all steps of FISTA without restarts.
+
+    Args:
+        steps: How many; at least one.
+        descent: The step.
+        bounds: The projection.
+        start: The first iterate.
+        trace: Where to keep the iterates.
+        plan: How to divide the work; that of `plan_for` by default.
+    """
+    task = _Task.of(descent, plan)
+    rows, d = start.shape[:-1], descent.offset
+    h = d.new_empty(d.shape) if trace is None else trace.h
+    scale = None
+    if bounds.limit is not None:
+        scale = d.new_empty((*rows, 1) if trace is None else (*rows[:-1], steps, rows[-1], 1))
+    momentum = None if trace is None else d.new_empty((steps, 1, 1))
+    task.launch(
+        "fista",
+        *(h, scale, momentum, start, task.C, d, bounds.limit),
+        *(d.new_empty((2, *d.shape)), task.shares(2), task.counters(), bounds.floor),
+        steps=steps,
+        CAP=scale is not None,
+        TRACE=trace is not None,
+    )
+    if trace is None:
+        return Outcome(h, scale)
+    assert momentum is not None
+    trace.scale, trace.momentum, trace.steps = scale, momentum, steps
+    return Outcome(trace.slot(steps), trace.scale_of(steps - 1))
+
+
+def pull_back(  # gpu-only: starts a kernel
+    descent: Descent, bounds: Bounds, trace: Trace, gradient: Tensor, plan: Plan | None = None
+) -> Pullback:
+    """Sends a gradient with respect to the result back through every step that `take_steps` took.
+
+    Args:
+        descent: The step.
+        bounds: The projection.
+        trace: The iterates.
+        gradient: The gradient with respect to the result.
+        plan: How to divide the work; that of `plan_for` by default.
+    """
+    assert isinstance(trace.momentum, Tensor)
+    task = _Task.of(descent, plan)
+    d = descent.offset
+    v = d.new_empty((*d.shape[:-2], trace.steps, *d.shape[-2:]))
+    total, start = d.new_empty(d.shape), d.new_empty(d.shape)
+    task.launch(
+        "pull_back",
+        *(v, total, start, gradient, trace.h, trace.scale, trace.momentum, task.C, task.counters(), bounds.floor),
+        steps=trace.steps,
+        CAP=trace.scale is not None,
+    )
+    return Pullback(v, total, start)
+
+
+def solve_on_support(  # gpu-only: starts a kernel
+    steps: int,
+    damping: float,
+    descent: Descent,
+    bounds: Bounds,
+    outcome: Outcome,
+    gradient: Tensor,
+    plan: Plan | None = None,
+) -> Tensor:
+    """Solves the linear system of `Implicit` by conjugate residuals.
+
+    Args:
+        steps: How many to take.
+        damping: Ridge added to the system, relative to L.
+        descent: The step.
+        bounds: The projection.
+        outcome: Where the solve ended.
+        gradient: The gradient with respect to h.
+        plan: How to divide the work; that of `plan_for` by default.
+    """
+    task = _Task.of(descent, plan)
+    u, residual = (descent.offset.new_empty(descent.offset.shape) for _ in range(2))
+    task.launch(
+        "conjugate_residuals",
+        *(u, gradient, outcome.h, outcome.scale, task.C, descent.L, residual, task.shares(4), task.counters()),
+        *(bounds.floor, damping),
+        steps=steps,
+        CAP=outcome.scale is not None,
+    )
+    return u
+
+
+class _Task(NamedTuple):  # gpu-only: has kernels to start
+    """A step and how the work of many such steps is divided."""
+
+    C: Tensor
+    like: Tensor
+    """A tensor with the shape of h."""
+    plan: Plan
+
+    @classmethod
+    def of(cls, descent: Descent, plan: Plan | None) -> Self:
+        assert isinstance(descent, Gram)
+        d = descent.offset
+        n, r = d.shape[-2:]
+        if plan is None:
+            plan = plan_for(d.shape[:-2].numel(), n, r, Device.of(d.device))
+        assert plan.slices * plan.tiles * plan.width >= r
+        return cls(descent.C, d, plan)
+
+    @property
+    def groups(self) -> int:
+        """Groups of programs."""
+        return self.like.shape[:-2].numel() * math.ceil(self.like.shape[-2] / self.plan.rows)
+
+    def shares(self, count: int) -> Tensor:
+        """Room for so many numbers per row and program."""
+        return self.like.new_empty(self.groups * count * self.plan.slices * self.plan.rows)
+
+    def counters(self) -> Tensor | None:
+        """What the programs of each group count their meetings with."""
+        if self.plan.slices == 1:
+            return None
+        return torch.zeros(self.groups, 32, dtype=torch.int32, device=self.like.device)
+
+    def launch(self, name: str, *arguments: Tensor | float | None, steps: int, **constants: bool) -> None:
+        """Starts a kernel; None stands for an argument that it will not look at."""
+        from torchpfc.solvers import kernels
+
+        plan = self.plan
+        n, r = self.like.shape[-2:]
+        align = math.gcd(r, 8)
+        given = [self.like if a is None else a.contiguous() if isinstance(a, Tensor) else float(a) for a in arguments]
+        with torch.cuda.device_of(self.like):  # type: ignore[no-untyped-call]
+            getattr(kernels, name)[(self.groups * plan.slices,)](
+                *given,
+                *(n, r // align, steps),
+                **constants,
+                ALIGN=align,
+                SLICES=plan.slices,
+                TILES=plan.tiles,
+                WIDTH=plan.width,
+                ROWS=plan.rows,
+                DEPTH=plan.depth,
+                STAGES=plan.stages,
+                PRECISION=_precision(),
+                num_warps=plan.warps,
+                # Programs that wait for each other have to run at the same time: the driver sees to it, or refuses.
+                launch_cooperative_grid=plan.slices > 1,
+            )
+
+
+def _precision() -> str:  # gpu-only: for kernels alone
+    """Follows what PyTorch is allowed to do in products; in three parts, TF32 is about as exact as float32."""
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
+
+
+@cache
+def _can_run_kernels(device: torch.device) -> bool:
+    if find_spec("triton") is None or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device) >= _CAPABILITY  # gpu-only: asks the driver
