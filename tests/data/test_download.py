@@ -1,0 +1,370 @@
+import errno
+import gzip
+import hashlib
+import io
+import logging
+import re
+import socket
+import struct
+import tarfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pooch
+import pytest
+import torch
+
+from torchpfc.data import DataError, cache_folder, download, download_images, load_images
+from torchpfc.data.download import DOWNLOADS, RemoteFile
+
+CONTENT = np.random.default_rng(0).bytes(200_000)
+PIECE = 60_000  # what the server named "drops" sends before it hangs up
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as the first part of the address says."""
+
+    def do_GET(self):
+        site = self.server.site
+        _, kind, name = self.path.split("/", 2)
+        site.requests.append((kind, self.headers["Range"]))
+        content = site.files[name]
+        if kind == "wrong":
+            content = content[::-1]
+        start = int(self.headers["Range"][6:-1]) if self.headers["Range"] and kind not in ("whole", "stuck") else 0
+        if kind == "missing":
+            self.send_error(404)
+        elif kind == "silent":
+            site.closing.wait(10)
+        elif start >= len(content):
+            self.send_error(416)
+        else:
+            self.send(kind, content, start)
+
+    def send(self, kind, content, start):
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        if kind == "encoded":
+            self.send_header("Content-Encoding", "gzip")
+        if kind != "unsized":
+            self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        end = start + PIECE if kind in ("drops", "stuck") else len(content)
+        self.wfile.write(content[start:end])
+
+    def log_message(self, *_):
+        pass
+
+
+class Site:
+    """A server on this machine, what it has and what it was asked for."""
+
+    def __init__(self):
+        self.files = {"file.gz": CONTENT}
+        self.requests = []
+        self.closing = threading.Event()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.site = self
+        self.address = f"http://127.0.0.1:{self.server.server_port}"
+
+    def file(self, *kinds, path="mnist/file.gz", name="file.gz"):
+        md5 = hashlib.md5(self.files[name]).hexdigest()
+        return RemoteFile(path, md5, tuple(f"{self.address}/{kind}/{name}" for kind in kinds))
+
+
+@pytest.fixture
+def site(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "*")
+    site = Site()
+    thread = threading.Thread(target=site.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield site
+    site.closing.set()
+    site.server.shutdown()
+    thread.join()
+    site.server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.delenv("TORCHPFC_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def offer(monkeypatch, site):
+    """Puts a file on the site in the place of MNIST."""
+
+    def offer(*kinds):
+        monkeypatch.setattr(download, "DOWNLOADS", {"mnist": (site.file(*kinds),)})
+
+    return offer
+
+
+def left_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+# What arrives
+
+
+@pytest.mark.parametrize("kind", ["good", "whole", "unsized", "encoded", "drops"])
+def test_a_file_arrives_as_it_is(kind, offer, tmp_path):
+    offer(kind)
+    assert download_images("mnist", tmp_path / "data") == tmp_path / "data" / "mnist"
+    assert (tmp_path / "data" / "mnist" / "file.gz").read_bytes() == CONTENT
+    assert left_in(tmp_path / "data" / "mnist") == ["file.gz"]
+
+
+def test_a_gzip_file_is_not_unpacked_on_the_way(site, monkeypatch, tmp_path):
+    site.files["file.gz"] = gzip.compress(CONTENT)
+    monkeypatch.setattr(download, "DOWNLOADS", {"mnist": (site.file("encoded"),)})
+    download_images("mnist", tmp_path)
+    assert (tmp_path / "mnist" / "file.gz").read_bytes() == site.files["file.gz"]
+
+
+def test_a_lost_connection_goes_on_where_it_stopped(site, offer, tmp_path):
+    offer("drops")
+    download_images("mnist", tmp_path)
+    assert site.requests == [("drops", None)] + [("drops", f"bytes={k * PIECE}-") for k in (1, 2, 3)]
+
+
+def test_a_second_call_goes_on_where_the_first_stopped(site, offer, tmp_path, monkeypatch):
+    offer("drops")
+    monkeypatch.setattr(download, "MAX_ATTEMPTS", 2)
+    with pytest.raises(
+        DataError, match=r"drops/file.gz: the connection was lost after 120,000 bytes\); check the connection"
+    ):
+        download_images("mnist", tmp_path)
+    assert left_in(tmp_path / "mnist") == ["file.gz.part"]
+    assert (tmp_path / "mnist" / "file.gz.part").read_bytes() == CONTENT[:120_000]
+    offer("good")
+    download_images("mnist", tmp_path)
+    assert site.requests[2:] == [("good", "bytes=120000-")]
+    assert (tmp_path / "mnist" / "file.gz").read_bytes() == CONTENT
+
+
+def test_a_server_without_ranges_starts_over(site, offer, tmp_path):
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "file.gz.part").write_bytes(CONTENT[:500])
+    offer("whole")
+    download_images("mnist", tmp_path)
+    assert site.requests == [("whole", "bytes=500-")]
+    assert (tmp_path / "mnist" / "file.gz").read_bytes() == CONTENT
+
+
+def test_a_server_that_brings_nothing_new_is_given_up(site, offer, tmp_path):
+    offer("stuck")
+    with pytest.raises(DataError, match=r"stuck/file.gz: the connection was lost after 60,000 bytes\)"):
+        download_images("mnist", tmp_path)
+    assert len(site.requests) == 2
+
+
+def test_a_part_that_is_whole_only_needs_its_name(site, offer, tmp_path):
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "file.gz.part").write_bytes(CONTENT)
+    offer("good")
+    download_images("mnist", tmp_path)
+    assert site.requests == [("good", f"bytes={len(CONTENT)}-")]
+    assert left_in(tmp_path / "mnist") == ["file.gz"]
+
+
+@pytest.mark.parametrize("part", [b"?" * 500, CONTENT + b"?"])
+def test_a_wrong_part_is_thrown_away(part, site, offer, tmp_path):
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "file.gz.part").write_bytes(part)
+    offer("good")
+    download_images("mnist", tmp_path)
+    assert site.requests == [("good", f"bytes={len(part)}-"), ("good", None)]
+    assert (tmp_path / "mnist" / "file.gz").read_bytes() == CONTENT
+    assert left_in(tmp_path / "mnist") == ["file.gz"]
+
+
+@pytest.mark.parametrize("first", ["missing", "wrong", "stuck"])
+def test_the_next_mirror_is_tried(first, site, offer, tmp_path):
+    offer(first, "good")
+    download_images("mnist", tmp_path)
+    assert [kind for kind, _ in site.requests] == [first] * (2 if first == "stuck" else 1) + ["good"]
+    assert (tmp_path / "mnist" / "file.gz").read_bytes() == CONTENT
+
+
+def test_what_is_there_is_not_asked_for(site, offer, tmp_path):
+    offer("good")
+    download_images("mnist", tmp_path)
+    download_images("mnist", tmp_path)
+    assert len(site.requests) == 1
+
+
+def test_a_damaged_file_is_replaced(site, offer, tmp_path):
+    offer("good")
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "file.gz").write_bytes(CONTENT[:-1])
+    download_images("mnist", tmp_path)
+    assert (tmp_path / "mnist" / "file.gz").read_bytes() == CONTENT
+
+
+def test_a_damaged_file_stays_until_there_is_a_better_one(offer, tmp_path):
+    offer("wrong")
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "file.gz").write_bytes(CONTENT[:-1])
+    with pytest.raises(DataError):
+        download_images("mnist", tmp_path)
+    assert (tmp_path / "mnist" / "file.gz").read_bytes() == CONTENT[:-1]
+
+
+def idx_gz(array):
+    return gzip.compress(struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes())
+
+
+def test_mnist_can_be_loaded_after_its_download(site, monkeypatch):
+    pixels = np.random.default_rng(1).integers(0, 256, (3, 28, 28), np.uint8)
+    for part in ("train", "t10k"):
+        site.files[f"{part}-images-idx3-ubyte.gz"] = idx_gz(pixels)
+        site.files[f"{part}-labels-idx1-ubyte.gz"] = idx_gz(np.array([1, 2, 3], np.uint8))
+    files = tuple(site.file("drops", path=file.path, name=Path(file.path).name) for file in DOWNLOADS["mnist"])
+    monkeypatch.setattr(download, "DOWNLOADS", {"mnist": files})
+    assert download_images("mnist") == cache_folder() / "mnist"
+    data = load_images("mnist")
+    assert torch.equal(data.train.x, torch.tensor(pixels).reshape(3, 784) / 255)
+
+
+def test_cifar10_can_be_loaded_after_its_download(site, monkeypatch):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name in ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"):
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
+            member.size = 3073
+            archive.addfile(member, io.BytesIO(bytes([7] + [51] * 3072)))
+    site.files["cifar.gz"] = packed.getvalue()
+    file = site.file("good", path=DOWNLOADS["cifar10"][0].path, name="cifar.gz")
+    monkeypatch.setattr(download, "DOWNLOADS", {"cifar10": (file,)})
+    assert download_images("cifar10") == cache_folder() / "cifar-10-binary.tar.gz"
+    data = load_images("cifar10")
+    assert torch.equal(data.train.x, torch.full((5, 3072), 0.2))
+    assert data.test.label.tolist() == [7]
+
+
+def test_every_public_address_ends_in_the_name_of_its_file():
+    assert [name for name, files in DOWNLOADS.items() if len(files) == 4] == ["mnist", "fashion-mnist"]
+    for files in DOWNLOADS.values():
+        for file in files:
+            assert re.fullmatch("[0-9a-f]{32}", file.md5)
+            assert file.urls
+            assert all(re.match("https?://", url) and Path(url).name == Path(file.path).name for url in file.urls)
+
+
+# What can be wrong
+
+
+def test_an_unknown_name_lists_the_known_ones(tmp_path):
+    with pytest.raises(DataError, match="name must be one of mnist, fashion-mnist, cifar10, got 'digits'"):
+        download_images("digits", tmp_path)
+
+
+def test_a_wrong_checksum_is_named_and_nothing_is_left(offer, tmp_path):
+    offer("wrong")
+    expected, got = (hashlib.md5(content).hexdigest() for content in (CONTENT, CONTENT[::-1]))
+    with pytest.raises(DataError) as raised:
+        download_images("mnist", tmp_path)
+    assert raised.match(
+        rf"file.gz must be downloaded, got no good file \(http://\S+/wrong/file.gz: .*expected md5:{expected} "
+    )
+    assert raised.match(rf"but got {got}, so it was deleted\); check the connection")
+    assert "\n" not in str(raised.value)
+    assert left_in(tmp_path / "mnist") == []
+
+
+def test_every_address_that_failed_is_named(offer, tmp_path):
+    offer("missing", "wrong")
+    with pytest.raises(
+        DataError, match=r"\(http://\S+/missing/file.gz: status 404 Not Found; http://\S+/wrong/file.gz: MD5"
+    ):
+        download_images("mnist", tmp_path)
+
+
+def test_without_a_network_there_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("NO_PROXY", "*")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}/file.gz"  # nobody listens there
+        monkeypatch.setattr(download, "DOWNLOADS", {"mnist": (RemoteFile("mnist/file.gz", "0" * 32, (address,)),)})
+        with pytest.raises(
+            DataError, match=r"file.gz: no connection \(ConnectionError\)\); check the connection and run"
+        ) as raised:
+            download_images("mnist", tmp_path)
+    assert "\n" not in str(raised.value)
+    assert left_in(tmp_path / "mnist") == []
+
+
+def test_a_silent_server_is_not_waited_for(offer, monkeypatch, tmp_path):
+    offer("silent", "good")
+    monkeypatch.setattr(download, "TIMEOUT_SECONDS", 0.1)
+    download_images("mnist", tmp_path)
+    offer("silent")
+    (tmp_path / "mnist" / "file.gz").unlink()
+    with pytest.raises(DataError, match=r"silent/file.gz: no answer within 0.1 seconds\)"):
+        download_images("mnist", tmp_path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's device that is always full")
+def test_a_full_disk_is_one_line(offer, tmp_path):
+    offer("good", "good")
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "file.gz.part").symlink_to("/dev/full")
+    with pytest.raises(
+        DataError, match=r"mnist must have room for file.gz, got a full disk; make room and run the command"
+    ):
+        download_images("mnist", tmp_path)
+    assert left_in(tmp_path / "mnist") == ["file.gz.part"]
+
+
+def test_a_full_quota_is_a_full_disk(offer, monkeypatch, tmp_path):
+    offer("good")
+
+    def refuse(*_):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(download, "_receive", refuse)
+    with pytest.raises(DataError, match=r"must have room for file\.gz, got a full disk"):
+        download_images("mnist", tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(offer, tmp_path):
+    offer("good")
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match=r"file/mnist must be a folder that can be written to, got Not a directory"):
+        download_images("mnist", tmp_path / "file")
+
+
+# What is seen of it
+
+
+def test_a_terminal_shows_a_bar(offer, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    offer("good")
+    download_images("mnist", tmp_path)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "file.gz" in shown.err
+    assert "200.0/200.0" in shown.err
+
+
+def test_nothing_is_shown_elsewhere(offer, monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    records = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logger = pooch.get_logger()
+    level = logger.level
+    logger.addHandler(handler)
+    try:
+        offer("good")
+        download_images("mnist", tmp_path)
+    finally:
+        logger.removeHandler(handler)
+    assert capsys.readouterr() == ("", "")
+    assert records == []
+    assert logger.level == level
