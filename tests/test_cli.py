@@ -1,14 +1,20 @@
+import dataclasses
+import errno
+import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 
 import torchpfc
 from torchpfc._version import __version__
 from torchpfc.cli import MAX_SEED, main
+from torchpfc.experiments import experiments
 
 SOURCE = Path(torchpfc.__file__).parent.parent
 
@@ -116,3 +122,361 @@ def test_a_wrong_argument_is_named_before_any_work(options, message, monkeypatch
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
     assert calls == []
+
+
+# Experiments
+
+TINY = {"dataset": "digits", "num_basis": 5, "iterations": 3, "eval_iterations": 4, "epochs": 1}
+
+
+@pytest.fixture
+def lab(monkeypatch, tmp_path):
+    """A folder to work in, with all that experiments need."""
+    for package in ("safetensors", "sklearn", "lightning_fabric" if find_spec("lightning_fabric") else "lightning"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TORCHPFC_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = torch.get_float32_matmul_precision()
+    yield tmp_path
+    torch.set_float32_matmul_precision(before)
+
+
+def run(*options, name="pfc-image", **settings):
+    changes = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    return main(["run", name, "--device", "cpu", *options, *changes])
+
+
+def results_in(folder):
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*/*.json"))]
+
+
+def test_list_names_all_experiments(lab, capsys):
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(experiments())
+    assert {"mlp-image", "pfc-image", "residual-image", "ood-image"} <= set(experiments())
+    assert all(line.endswith(" rows") for line in lines)
+
+
+def test_list_shows_the_settings_and_rows_of_one(lab, capsys):
+    assert main(["list", "pfc-image"]) == 0
+    shown = capsys.readouterr().out
+    assert "\n  num_basis = 300\n" in shown and "\nT2: One PFC block\n" in shown
+    assert any(line.split() == ["T2.M.300.N.r", "paper", "96.83"] for line in shown.splitlines())
+    assert any(line.split() == ["TRAIN.M.300.N.r.K10"] for line in shown.splitlines())
+
+
+def test_a_run_says_what_came_of_it_and_is_not_repeated(lab, capsys):
+    assert run("--seeds", "2", **TINY) == 0
+    written = capsys.readouterr()
+    assert written.out == "2 run, 0 had results already; results in results\n"
+    lines = written.err.splitlines()
+    assert [line.partition(": test ")[0].split()[-1] for line in lines] == ["0", "1"]
+    assert all("validation" in line and "1 epochs of" in line for line in lines)
+    found = results_in(lab / "results")
+    assert [result["seed"] for result in found] in ([0, 1], [1, 0])
+    assert all(result["config"]["num_basis"] == 5 and "test_accuracy" in result["metrics"] for result in found)
+    assert run("--seeds", "3", **TINY) == 0
+    assert capsys.readouterr().out == "1 run, 2 had results already; results in results\n"
+
+
+def test_rows_are_named_by_patterns_and_take_a_preset(lab, capsys, monkeypatch):
+    asked = ask_only(monkeypatch)
+    assert run("--rows", "T2.[MF].300.N.*", "--rows", "T2.C.5000.S.x", "--preset", "fast") == 0
+    jobs = [job for group in asked for job in group.jobs]
+    assert len(jobs) == 4 * 3 + 1 and {job.config.warm_codes for job in jobs} == {True}
+    assert {job.seed for job in jobs} == {0, 1, 2}
+    asked.clear()
+    assert run("--rows", "T2.M.300.N.r", "--seeds", "1", "--preset", "fast", num_basis=600, iterations=77) == 0
+    ((job,),) = (group.jobs for group in asked)
+    assert (job.config.num_basis, job.config.iterations) == (600, 77)  # what is set goes before a preset
+
+
+def ask_only(monkeypatch):
+    """Keeps what is to be run, and runs nothing."""
+    asked = []
+
+    def run_groups(groups, *_, **__):
+        asked.extend(groups)
+        return 0
+
+    monkeypatch.setattr("torchpfc.experiments.run_groups", run_groups)
+    return asked
+
+
+def test_run_all_means_every_row_of_every_table(lab, monkeypatch):
+    asked = ask_only(monkeypatch)
+    assert run(name="all") == 0
+    rows = [row for experiment in experiments().values() for table in experiment.tables for row in table.rows]
+    wanted = {(row.config, seed) for row in rows for seed in range(row.seeds)}
+    jobs = [(job.config, job.seed) for group in asked for job in group.jobs]
+    assert set(jobs) == wanted and len(jobs) == len(wanted)
+    asked.clear()
+    assert run("--rows", "T6.M.*", name="all") == 0
+    assert {group.experiment.name for group in asked} == {"residual-image"}
+
+
+def test_options_reach_the_runner(lab, monkeypatch):
+    seen = {}
+
+    def run_groups(groups, fabric, results, **options):
+        seen.update(options, results=results)
+        return 0
+
+    monkeypatch.setattr("torchpfc.experiments.run_groups", run_groups)
+    assert (
+        run("--no-test", "--precision", "64", "--data-dir", "d", "--results", "r", "--checkpoint-seconds", "2.5") == 0
+    )
+    describe = seen.pop("describe")
+    assert seen == {
+        "results": Path("r/validation"),
+        "data_dir": Path("d"),
+        "test": False,
+        "precision": "64",
+        "checkpoint_seconds": 2.5,
+    }
+    assert callable(describe)
+
+
+def test_what_was_run_without_test_data_is_kept_apart(lab, capsys):
+    assert run("--no-test", **TINY) == 0
+    line = capsys.readouterr().err
+    assert "validation" in line and "test" not in line
+    assert results_in(lab / "results") == [] and len(results_in(lab / "results" / "validation")) == 1
+    assert run(**TINY) == 0
+    assert capsys.readouterr().out.startswith("1 run, 0 had")
+
+
+def test_a_result_of_a_row_is_called_by_it(lab):
+    from torchpfc.cli import _describe
+    from torchpfc.experiments import Result
+
+    metrics = {"test_accuracy": 96.9, "valid_accuracy": 97.1, "epochs": 30, "milliseconds_per_step": 0.612}
+    rows = {row.id: row for table in experiments()["pfc-image"].tables for row in table.rows}
+
+    def describe(id, preset, **change):
+        config = dataclasses.replace(experiments()["pfc-image"].presets[preset](rows[id].config), **change)
+        given = {"experiment": "pfc-image", "config": dataclasses.asdict(config), "seed": 4, "metrics": metrics}
+        return _describe(Result(**given))
+
+    assert describe("T2.M.300.N.r", "paper") == (
+        "T2.M.300.N.r (paper), seed 4: test 96.90 %, paper 96.83; validation 97.10 %; 30 epochs of 0.612 ms a step"
+    )
+    assert describe("T2.M.300.N.r", "fast").startswith("T2.M.300.N.r (fast), seed 4: test")
+    assert describe("TRAIN.M.300.N.r.K10", "paper").startswith("TRAIN.M.300.N.r.K10 (paper), seed 4: test 96.90 %; ")
+    assert describe("T2.M.300.N.r", "paper", lr=0.5).startswith("pfc-image ")
+
+
+@pytest.mark.parametrize("name", experiments())
+@pytest.mark.parametrize("preset", ["paper", "fast"])
+def test_every_row_of_every_experiment_runs(name, preset, lab, capsys):
+    assert run("--smoke", "--rows", "*", "--preset", preset, name=name) == 0
+    written = capsys.readouterr()
+    assert written.out.endswith(" run, 0 had results already\n")
+    assert int(written.out.split()[0]) == len(written.err.splitlines()) >= 2
+    assert list(lab.iterdir()) == []  # keeps nothing
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "message"),
+    [
+        ((), {"num_bases": 3}, "a setting must be one of dataset, .*, got 'num_bases'; did you mean 'num_basis'?"),
+        ((), {"num_basis": "many"}, "num_basis must be of type int, got 'many'"),
+        ((), {"num_basis": 0}, "num_basis must be at least 1, got 0"),
+        ((), {"batch_size": 10**6}, "batch_size must be at most 51000, the images to learn from, got 1000000"),
+        (("--set", "num_basis"), {}, "a setting must have the form key=value, got 'num_basis'"),
+        (("--rows", "T9.*"), {}, "--rows must match rows of pfc-image, got T9.*"),
+        (("--precision", "16"), {}, "precision must be one of tf32, 32, 64, bf16, got '16'"),
+        (("--device", "tpu"), {}, "device must be auto, cpu or cuda, got 'tpu'"),
+        (("--devices", "3"), {}, "batch_size must be a multiple of the 3 processes, got 200"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line_and_nothing_is_written(options, settings, message, lab, capsys):
+    assert run(*options, **settings) == 2
+    written = capsys.readouterr()
+    assert written.out == "" and written.err.count("\n") == 1
+    start, _, rest = message.partition(".*, ")
+    assert written.err.startswith(f"torchpfc run: {start}") and rest in written.err
+    assert list(lab.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["run"], ["list"]])
+def test_an_unknown_experiment_is_named_with_those_there_are(command, lab, capsys):
+    assert main([*command, "pfc-images"]) == 2
+    written = capsys.readouterr().err
+    assert written.count("\n") == 1
+    assert f"must be one of {', '.join(experiments())}, or all, got 'pfc-images'" in written
+
+
+def test_settings_belong_to_one_experiment(lab, capsys):
+    assert run(name="all", lr=1) == 2
+    assert capsys.readouterr().err == "torchpfc run: --set must come with the name of one experiment, got all\n"
+    assert run("--rows", "T9.*", name="all") == 2
+    assert capsys.readouterr().err == "torchpfc run: --rows must match rows of all, got T9.*\n"
+
+
+def test_a_gpu_that_is_not_there_is_one_line(lab, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert main(["run", "pfc-image", "--device", "cuda"]) == 2
+    written = capsys.readouterr().err
+    assert written == "torchpfc run: device must be cpu or auto, got 'cuda', but PyTorch finds no GPU here\n"
+    assert list(lab.iterdir()) == []
+
+
+def test_missing_data_is_one_line_with_the_folder_and_the_command(lab, capsys):
+    (lab / "data").mkdir()
+    assert run("--data-dir", str(lab / "data")) == 2
+    written = capsys.readouterr().err
+    assert written.count("\n") == 1 and str(lab / "data") in written
+    assert f"torchpfc data get mnist --data-dir {lab / 'data'}" in written
+    assert [path.name for path in lab.rglob("*") if path.is_file()] == []
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(lab, capsys, monkeypatch):
+    real, calls = os.fsync, []
+
+    def full(number):
+        calls.append(number)
+        if len(calls) > 5:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(number)
+
+    settings = TINY | {"epochs": 6}
+    assert run("--results", "whole", "--checkpoint-seconds", "0", **settings) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert run("--checkpoint-seconds", "0", **settings) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("torchpfc run: No space left on device (results/unfinished/")
+    assert line.endswith("; make room and run the command again, which goes on where it stopped")
+    assert results_in(lab / "results") == []
+    left = [path.name for path in (lab / "results").rglob("*") if path.is_file()]
+    assert not any(name.startswith(".") for name in left) and "state.json" in left
+    assert run("--checkpoint-seconds", "0", **settings) == 0
+    (found,), (expected,) = results_in(lab / "results"), results_in(lab / "whole")
+    assert found["curves"] == expected["curves"]
+
+
+def test_a_checkpoint_that_cannot_be_read_is_one_line(lab, capsys, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("torchpfc.experiments.image_training.unstack_models", stop)
+        assert run(**TINY) == 130
+    (state,) = (lab / "results").glob("unfinished/*/state.json")
+    state.write_text(state.read_text()[:100])
+    capsys.readouterr()
+    assert run(**TINY) == 2
+    written = capsys.readouterr().err
+    assert written.startswith(f"torchpfc run: {state.relative_to(lab)} must hold JSON") and written.count("\n") == 1
+
+
+def test_only_the_first_of_several_processes_complains(lab, capsys, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert run(num_basis=0) == 2
+    assert capsys.readouterr() == ("", "")
+
+
+def test_only_the_first_of_several_processes_reports(lab, capsys, monkeypatch):
+    monkeypatch.setattr("torchpfc.experiments.devices.open_fabric", lambda *_: SimpleNamespace(is_global_zero=False))
+    monkeypatch.setattr("torchpfc.experiments.run_groups", lambda *_, **__: 1)
+    assert run() == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_that_fails_ends_the_processes_it_started(lab, monkeypatch):
+    killed = []
+    process = SimpleNamespace(kill=lambda: killed.append(1))
+    fabric = SimpleNamespace(strategy=SimpleNamespace(launcher=SimpleNamespace(procs=[process, process])))
+
+    def fail(*_, **__):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("torchpfc.experiments.devices.open_fabric", lambda *_: fabric)
+    monkeypatch.setattr("torchpfc.experiments.run_groups", fail)
+    with pytest.raises(ZeroDivisionError):
+        run()
+    assert killed == [1, 1]
+
+
+@pytest.mark.parametrize("wrong", ["-1", "soon", "inf", "nan"])
+def test_seconds_between_checkpoints_are_a_number(wrong, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "pfc-image", "--checkpoint-seconds", wrong])
+    assert stop.value.code == 2
+    assert f"must be a number of seconds, at least 0, got '{wrong}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "two"])
+@pytest.mark.parametrize("option", ["--seeds", "--devices"])
+def test_counts_are_whole_and_positive(wrong, option, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "pfc-image", option, wrong])
+    assert stop.value.code == 2
+    assert f"must be a whole number of at least 1, got '{wrong}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("check", "changed", "status"), [(False, True, 0), (True, True, 1), (True, False, 0)])
+def test_report_says_which_files_it_wrote(check, changed, status, monkeypatch, capsys):
+    calls = []
+
+    def make_report(results, out, *, check):
+        calls.append((results, out, check))
+        return [out / "tables.md"] if changed else []
+
+    module = ModuleType("torchpfc.report")
+    module.make_report = make_report
+    monkeypatch.setitem(sys.modules, "torchpfc.report", module)
+    assert main(["report", "--results", "r", "--out", "o", *(["--check"] if check else [])]) == status
+    assert calls == [(Path("r"), Path("o"), check)]
+    expected = f"{'would change' if check else 'wrote'} {Path('o/tables.md')}\n" if changed else ""
+    assert capsys.readouterr().out == expected
+
+
+def test_report_names_a_result_that_cannot_be_read(lab, capsys):
+    (lab / "results" / "pfc-image").mkdir(parents=True)
+    (lab / "results" / "pfc-image" / "x.json").write_text('{"experiment": "pfc-im')
+    assert main(["report"]) == 2
+    written = capsys.readouterr().err
+    assert written.startswith("torchpfc report: results/pfc-image/x.json must hold JSON") and written.count("\n") == 1
+
+
+def test_data_get_says_where_a_set_is(monkeypatch, capsys):
+    calls = []
+
+    def download_images(name, data_dir):
+        calls.append((name, data_dir))
+        return Path("cache")
+
+    monkeypatch.setattr("torchpfc.data.download.download_images", download_images)
+    assert main(["data", "get", "mnist", "cifar10", "--data-dir", "d"]) == 0
+    assert calls == [("mnist", Path("d")), ("cifar10", Path("d"))]
+    assert capsys.readouterr().out == "mnist is in cache\ncifar10 is in cache\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), "torchpfc data: Permission denied (/x)\n"),
+        (OSError("no address"), "torchpfc data: no address\n"),
+    ],
+)
+def test_trouble_with_files_is_one_line(error, message, monkeypatch, capsys):
+    def fail(name, data_dir):
+        raise error
+
+    monkeypatch.setattr("torchpfc.data.download.download_images", fail)
+    assert main(["data", "get", "mnist"]) == 2
+    assert capsys.readouterr().err == message
+
+
+def test_the_command_line_needs_no_extra_until_it_is_used(tmp_path):
+    code = (
+        "import sys; from torchpfc.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "print(sorted({'lightning_fabric', 'rich', 'sklearn', 'safetensors', 'pooch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,118 @@
+"""What can be run, under which name, and what the paper got."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from torchpfc.experiments.results import Result
+    from torchpfc.experiments.runner import Context
+
+
+class Config(Protocol):
+    """The settings of an experiment: a frozen dataclass whose defaults are the paper's values."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def smoke(self) -> Config:
+        """The same on tiny data for a moment: everything runs, nothing is learned."""
+        ...
+
+    def stack_key(self) -> object:
+        """Equal for configs whose models can be trained at once, as one stack."""
+        ...
+
+    def stack_size(self) -> int:
+        """How many models to train at once, at most."""
+        ...
+
+    def cost(self) -> float:
+        """About how long a run may take, in no particular unit."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model to train: a config and a seed."""
+
+    config: Any
+    """A `Config`, with settings that the experiment alone knows."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: what to run, and what the paper got."""
+
+    id: str
+    """Such as T2.M.300.N.r."""
+    config: Config
+    """With the paper's settings; presets change them."""
+    paper: float | None = None
+    """The paper's number; None where it has none."""
+    slack: float = 0.0
+    """How far below the paper's number still counts as met."""
+    seeds: int = 1
+    """How many runs the table asks for."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that belong together."""
+
+    id: str
+    title: str
+    rows: tuple[Row, ...]
+    metric: str = "test_accuracy"
+    """Which of the metrics of a result the table compares."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Something that can be run under a name."""
+
+    name: str
+    summary: str
+    config: type
+    run: Callable[[Sequence[Job], Context], Iterator[Result]]
+    """Trains all jobs, which share one stack key, at once."""
+    presets: Mapping[str, Callable[[Any], Any]]
+    """Changes of a config, by name; "paper" leaves it alone."""
+    tables: tuple[Table, ...] = field(default=())
+
+
+_REGISTRY: dict[str, Experiment] = {}
+
+
+def register(experiment: Experiment) -> Experiment:
+    """Adds an experiment to those that can be run."""
+    if experiment.name in _REGISTRY:
+        raise ValueError(f"name must be new, got {experiment.name!r}, which is registered already")
+    _REGISTRY[experiment.name] = experiment
+    return experiment
+
+
+def experiments() -> Mapping[str, Experiment]:
+    """All experiments by name."""
+    import torchpfc.experiments.images  # noqa: F401  # each module registers what it defines
+
+    return _REGISTRY
+
+
+def settings(config: Any) -> dict[str, Any]:
+    """The settings of a config as they are written to a result."""
+    return asdict(config)
+
+
+def rows_of(experiment: Experiment, result: Result) -> list[tuple[Row, str]]:
+    """The rows that a result belongs to, each with the preset that made it so."""
+    return [
+        (row, name)
+        for table in experiment.tables
+        for row in table.rows
+        for name, preset in experiment.presets.items()
+        if result.experiment == experiment.name and result.config == settings(preset(row.config))
+    ]

@@ -1,0 +1,26 @@
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+# Fabric is a package of its own, or a part of the larger one.
+if not (find_spec("lightning_fabric") or find_spec("lightning")) or not find_spec("safetensors"):
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture
+def made_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts made-up images in the place of all data sets."""
+    from tests.experiments.made import made_images
+
+    for module in ("image_training", "images"):
+        monkeypatch.setattr(f"torchpfc.experiments.{module}.load_images", made_images)
+
+
+@pytest.fixture(autouse=True)
+def same_matmul_precision() -> Iterator[None]:
+    """A run chooses the precision of products for the whole process."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
