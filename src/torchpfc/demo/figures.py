@@ -9,9 +9,10 @@ from itertools import pairwise
 from torch import Tensor
 
 from torchpfc.demo.digits import NUM_CLASSES
-from torchpfc.demo.markup import element, percent, picture, round_to_sum
+from torchpfc.demo.markup import percent, picture, round_to_sum
 from torchpfc.demo.results import Classifier, Count, Explanation, Lessons, Parts, Recognition, Reconstructions
 from torchpfc.demo.settings import TASKS
+from torchpfc.report.markup import element
 
 
 def draw_facts(facts: dict[str, Count]) -> str:

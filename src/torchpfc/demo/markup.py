@@ -4,31 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 
 from torch import Tensor
 
 from torchpfc.demo.digits import SIDE
 from torchpfc.demo.png import data_uri
-
-
-def element(name: str, *children: str, **attributes: object) -> str:
-    """An element with what is inside it.
-
-    Args:
-        name: Of the element.
-        children: HTML.
-        attributes: Text; an underscore in a name becomes a hyphen, and one at its end is left out.
-
-    Example:
-        >>> element("p", "1 &lt; 2", class_="note")
-        '<p class="note">1 &lt; 2</p>'
-    """
-    given = "".join(
-        f' {key.removesuffix("_").replace("_", "-")}="{escape(str(value))}"' for key, value in attributes.items()
-    )
-    end = "" if name == "img" else f"</{name}>"
-    return f"<{name}{given}>{''.join(children)}{end}"
+from torchpfc.report.markup import element
 
 
 def picture(image: Tensor, alt: str) -> str:

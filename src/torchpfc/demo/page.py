@@ -12,6 +12,7 @@ from torchpfc.demo import figures
 from torchpfc.demo.markup import percent
 from torchpfc.demo.results import Count, Explanation, Findings, Lessons, Recognition
 from torchpfc.demo.settings import KNOWN_SHARE, MAX_TERMS, NUM_EXAMPLES, SCORE_SHARE
+from torchpfc.report.markup import read_style
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ def draw(found: Findings, made: Made) -> str:
     recognition, window, taught = found.recognition, found.settings.window, found.task_window
     template = Template((files("torchpfc.demo") / "page.html").read_text(encoding="utf-8"))
     return template.substitute(
+        style=read_style("colours", "type"),
         num_train=f"{train:,}",
         num_validation=validation,
         num_test=test,

@@ -1,0 +1,11 @@
+"""Charts as SVG, drawn by hand.
+
+A chart is text for the inside of a page, whose style sheet colours it. `standalone` makes a file of it.
+"""
+
+from torchpfc.report.charts.dots import Dots, dot_chart
+from torchpfc.report.charts.lines import Axes, Panel, Series, line_chart
+from torchpfc.report.charts.pictures import Picture, picture_chart
+from torchpfc.report.charts.svg import standalone
+
+__all__ = ["Axes", "Dots", "Panel", "Picture", "Series", "dot_chart", "line_chart", "picture_chart", "standalone"]

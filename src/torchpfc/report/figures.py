@@ -1,0 +1,247 @@
+"""The figures of a report. Each is drawn from results alone, or not at all while there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from torchpfc.checkpoint import CorruptFileError
+from torchpfc.experiments.registry import Experiment, Table
+from torchpfc.experiments.results import Result
+from torchpfc.report.charts import Axes, Dots, Panel, Picture, Series, dot_chart, line_chart, picture_chart
+from torchpfc.report.compare import Line, Sample, Sheet, fill, ordered
+from torchpfc.report.layout import Entry, by_first, by_size
+from torchpfc.report.words import describe, name_metric, name_preset, number, varying
+
+SERIES_IN_A_PANEL = 6
+"""How many lines can be told apart."""
+
+LAMBDA, ACCURACY = "prediction_weight", "test_accuracy"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Something to draw."""
+
+    name: str
+    """Of its file, and of its place in a document."""
+    table: str
+    """The id of the table that it stands with."""
+    title: str
+    """What it shows, for readers who cannot see it."""
+    caption: str
+    draw: Callable[[Sequence[Result]], str | None]
+    """Gives the SVG, or None where there is nothing to draw yet."""
+
+
+class Drawn(NamedTuple):
+    """A figure, and how it looks; None where there is nothing to draw yet."""
+
+    figure: Figure
+    svg: str | None
+
+
+def draw_figures(experiments: Mapping[str, Experiment], results: Sequence[Result]) -> list[Drawn]:
+    """Draws all figures."""
+    return [Drawn(figure, figure.draw(results)) for figure in list_figures(experiments)]
+
+
+def list_figures(experiments: Mapping[str, Experiment]) -> list[Figure]:
+    """All figures, table by table.
+
+    Every table has one of its numbers. Curves and images stand with the first table that asks for a run.
+    """
+    made = []
+    for experiment in experiments.values():
+        shown: list[object] = []
+        for table in experiment.tables:
+            fresh = [row.id for row in table.rows if row.config not in shown]
+            shown += [row.config for row in table.rows]
+            made.append(NUMBERS.of(experiment, table, [row.id for row in table.rows if row.paper is not None]))
+            made += [kind.of(experiment, table, fresh) for kind in (*CURVES, *IMAGES) if fresh]
+    return made
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A figure that any table can have."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Sheet, str], str | None]
+    """Takes a table, with the rows to show, and the title."""
+
+    def of(self, experiment: Experiment, table: Table, rows: Collection[str]) -> Figure:
+        """The figure of some rows of a table."""
+        title = f"{table.title}: {self.title}"
+
+        def draw(results: Sequence[Result]) -> str | None:
+            return self.draw(_only(fill(experiment, table, results), rows), title)
+
+        return Figure(f"{table.id}-{self.name.replace('_', '-')}", table.id, title, self.caption, draw)
+
+
+def _only(sheet: Sheet, rows: Collection[str]) -> Sheet:
+    return replace(sheet, lines=tuple(line for line in sheet.lines if line.row.id in rows))
+
+
+def draw_numbers(sheet: Sheet, title: str) -> str | None:
+    """Dots beside the paper's numbers."""
+    if not sheet.presets:
+        return None
+    panels = {group.title: {entry.label: _dots(entry.line) for entry in group.entries} for group in by_first(sheet)}
+    styles = {preset: style for style, preset in enumerate(ordered(sheet.experiment.presets))}
+    return dot_chart(
+        panels,
+        {name_preset(preset): styles[preset] for preset in sheet.presets},
+        mark="the paper's number",
+        needed="met down to here",
+        axis=name_metric(sheet.table.metric),
+        title=title,
+    )
+
+
+def _dots(line: Line) -> Dots:
+    samples = {name_preset(preset): sample.values for preset, sample in line.samples.items()}
+    return Dots(line.row.paper, line.needed, samples)
+
+
+def draw_epochs(sheet: Sheet, title: str) -> str | None:
+    """Validation accuracy over epochs."""
+    return _draw_curves(sheet, title, Axes(x="epoch", y="validation accuracy in %", settling=0.1), "valid_accuracy")
+
+
+def draw_losses(sheet: Sheet, title: str) -> str | None:
+    """Losses over epochs."""
+    return _draw_curves(sheet, title, Axes(x="epoch", y="loss", log_y=True), "valid_loss", "train_loss")
+
+
+def draw_iterations(sheet: Sheet, title: str) -> str | None:
+    """Test accuracy over the number of iterations."""
+    axes = Axes(x="iterations", y="test accuracy in %", log_x=True)
+    return _draw_curves(sheet, title, axes, "accuracy_at_iterations", over="iterations")
+
+
+def _draw_curves(
+    sheet: Sheet, title: str, axes: Axes, curve: str, companion: str | None = None, *, over: str | None = None
+) -> str | None:
+    """A curve of the samples that count, over epochs or another curve, and a companion behind it."""
+    samples = {line.row.id: line.deciding for line in sheet.lines if line.deciding and line.deciding.has(curve)}
+    if not samples:
+        return None
+    styles: dict[str, int] = {}
+
+    def lines(entry: Entry) -> Iterator[Series]:
+        style = styles.setdefault(entry.label, len(styles))
+        for name in filter(None, (curve, companion)):
+            places = gather(_points(samples[entry.line.row.id], name, over))
+            yield Series(entry.label, *places, style=style, faint=name == companion)
+
+    rows = [
+        [Panel(group.title, [line for entry in group.entries for line in lines(entry)]) for group in alike]
+        for alike in by_size(_only(sheet, samples), SERIES_IN_A_PANEL)
+    ]
+    return line_chart(rows, replace(axes, shared=len(rows) > 1), title=title)
+
+
+def _points(sample: Sample, curve: str, over: str | None) -> Iterator[tuple[float, float]]:
+    for result in sample.results:
+        values = result.curves.get(curve, ())
+        places = result.curves.get(over, ()) if over else range(1, len(values) + 1)
+        if len(places) != len(values):
+            raise _corrupt(result, f"as many {over} as values of {curve}, got {len(places)} and {len(values)}")
+        yield from zip(places, values, strict=True)
+
+
+def gather(points: Iterable[tuple[float, float]]) -> tuple[list[float], list[float], list[float], list[float]]:
+    """The places of some points, and the mean, lowest and highest value at each.
+
+    Example:
+        >>> gather([(1, 2.0), (2, 5.0), (1, 4.0)])
+        ([1, 2], [3.0, 5.0], [2.0, 5.0], [4.0, 5.0])
+    """
+    at: dict[float, list[float]] = {}
+    for x, y in points:
+        at.setdefault(x, []).append(y)
+    values = [at[x] for x in sorted(at)]
+    return sorted(at), [sum(ys) / len(ys) for ys in values], [min(ys) for ys in values], [max(ys) for ys in values]
+
+
+def draw_images(sheet: Sheet, title: str, *, name: str) -> str | None:
+    """One image of each row that has it, by lambda from the prediction to the reconstruction."""
+    runs = (line.deciding.results if line.deciding else () for line in sheet.lines)
+    first = (next((result for result in found if name in result.images), None) for found in runs)
+    results = sorted(filter(None, first), key=lambda result: -result.config.get(LAMBDA, 0))
+    if not results:
+        return None
+    names = [LAMBDA, *(other for other in varying([result.config for result in results]) if other != LAMBDA)]
+    return picture_chart([_picture(result, name, names) for result in results], title=title)
+
+
+def _picture(result: Result, image: str, names: Sequence[str]) -> Picture:
+    accuracy = f"{number(result.metrics[ACCURACY], ACCURACY)} %" if ACCURACY in result.metrics else ""
+    words = ", ".join(filter(None, (describe(result.config, names), accuracy)))
+    try:
+        return Picture(words, result.images[image])
+    except ValueError as error:
+        raise _corrupt(result, f"images that can be drawn ({error})") from None
+
+
+def _corrupt(result: Result, wanted: str) -> CorruptFileError:
+    return CorruptFileError(f"{result.experiment}/{result.key}.json must hold {wanted}; delete it")
+
+
+SETTLED = "the mean over the runs that were still training, in a band from the lowest to the highest"
+
+NUMBERS = Kind(
+    "numbers",
+    "the paper's numbers beside ours",
+    "The paper's numbers and ours: the mean over the runs, and from the lowest to the highest. A row is met as far "
+    "down as the grey area reaches. Each panel has a scale of its own.",
+    draw_numbers,
+)
+
+CURVES = (
+    Kind(
+        "epochs",
+        "validation accuracy over epochs",
+        f"Accuracy on validation data after each epoch: {SETTLED}. The beginning may lie outside.",
+        draw_epochs,
+    ),
+    Kind(
+        "losses",
+        "loss over epochs",
+        f"Loss on validation data after each epoch: {SETTLED}. Behind it, faint, the loss on training data.",
+        draw_losses,
+    ),
+    Kind(
+        "iterations",
+        "test accuracy over iterations",
+        "Test accuracy of trained models when their solver takes more or fewer iterations than it did in training.",
+        draw_iterations,
+    ),
+)
+
+OF_LAMBDA = "λ weighs the prediction loss, and 1 − λ the reconstruction loss; beside it is the test accuracy."
+
+IMAGES = tuple(
+    Kind(name, title, f"{caption} {OF_LAMBDA}", partial(draw_images, name=name))
+    for name, title, caption in (
+        ("weights", "weights as images", "What the weights have learned: each column as an image."),
+        (
+            "reconstruction_in",
+            "reconstructions",
+            "Test images of the data set that was learned, and their reconstructions.",
+        ),
+        (
+            "reconstruction_ood",
+            "reconstructions of what was not learned",
+            "Images of another data set, and the closest that the model can come.",
+        ),
+        ("completion", "completed images", "Images with one half hidden, and how the model completes them."),
+        ("class_to_image", "images of classes", "The image that the model gives for each class, from the class alone."),
+    )
+)

@@ -1,0 +1,45 @@
+"""What was measured beside the metric that a table compares."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from torchpfc.experiments.results import Result
+from torchpfc.report.compare import Sheet
+from torchpfc.report.layout import Wording
+from torchpfc.report.words import name_metric, number
+
+FEW_ROWS = 6
+"""A table with more rows has its metrics side by side, not one below the other."""
+
+CAPTION = "Further measurements: means over the runs that decide."
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Words in rows and columns."""
+
+    heads: list[str]
+    rows: list[list[str]]
+
+
+def measure_further(sheet: Sheet) -> Grid | None:
+    """All other metrics of the runs that decide; None where there are none."""
+    runs = {line.row.id: line.deciding.results for line in sheet.lines if line.deciding}
+    found = {name for results in runs.values() for result in results for name in result.metrics}
+    metrics = sorted(found - {sheet.table.metric})
+    if not metrics:
+        return None
+    cells = {row: [_mean(results, metric) for metric in metrics] for row, results in runs.items()}
+    names = [name_metric(metric) for metric in metrics]
+    if len(runs) > FEW_ROWS:
+        return Grid(["row", *names], [[row, *values] for row, values in cells.items()])
+    wording = Wording.of(sheet.table)
+    heads = [wording.describe(line) or line.row.id for line in sheet.lines if line.deciding]
+    return Grid(["", *heads], [[name, *(values[i] for values in cells.values())] for i, name in enumerate(names)])
+
+
+def _mean(results: tuple[Result, ...], metric: str) -> str:
+    values = [result.metrics[metric] for result in results if metric in result.metrics]
+    return number(statistics.fmean(values), metric) if values else ""

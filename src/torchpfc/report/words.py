@@ -1,0 +1,178 @@
+"""Settings and numbers as people write them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchpfc.report.compare import Sample, in_percent
+
+MINUS = "−"
+
+NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
+"""Values that have a spelling of their own."""
+
+PHRASES = {
+    "num_basis": "{} parts",
+    "hidden_features": "{} hidden units",
+    "iterations": "{} iterations",
+    "prediction_weight": "λ = {}",
+    "lr": "learning rate {}",
+    "l1": "l1 = {}",
+}
+"""How to say a number; any other one follows the name of its setting."""
+
+ANSWERS = {"nonnegative": ("non-negative", "signed")}
+"""How to say yes and no; any other setting is named, or named after a "no"."""
+
+ACRONYMS = {"ood", "auroc", "fpr95", "mb"}
+"""Words of a metric that are no words."""
+
+
+def varying(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings in which some configs differ, in the order in which a config has them.
+
+    Example:
+        >>> varying([{"a": 1, "b": 2, "c": {"d": 3}}, {"a": 1, "b": 0, "c": {"d": 4}}])
+        ['b', 'c.d']
+    """
+    flat = [flatten(config) for config in configs]
+    names = dict.fromkeys(name for config in flat for name in config)
+    return [name for name in names if any(config.get(name) != flat[0].get(name) for config in flat)]
+
+
+def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings inside settings, by their whole names.
+
+    Example:
+        >>> flatten({"solver": {"max_iter": 50}, "seed": 0})
+        {'solver.max_iter': 50, 'seed': 0}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        inner = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else None
+        flat.update({name: value} if inner is None else flatten(inner))
+    return flat
+
+
+def describe(config: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Some settings of a config in words.
+
+    Example:
+        >>> describe({"dataset": "mnist", "num_basis": 300, "nonnegative": False, "tol": None}, ["num_basis", "tol"])
+        '300 parts, no tol'
+    """
+    flat = flatten(config)
+    return ", ".join(_phrase(name, flat[name]) for name in names if name in flat)
+
+
+def _phrase(name: str, value: Any) -> str:
+    last = name.rpartition(".")[2]
+    spoken = name.replace(".", " ").replace("_", " ")
+    if value is None:
+        return f"no {spoken}"
+    if isinstance(value, bool):
+        yes, no = ANSWERS.get(last, (spoken, f"no {spoken}"))
+        return yes if value else no
+    if isinstance(value, str):
+        return NAMES.get(value, value)
+    return PHRASES.get(last, f"{spoken} {{}}").format(_plain(value))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_plain, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def name_metric(metric: str) -> str:
+    """What a column of numbers holds, with its unit.
+
+    Example:
+        >>> name_metric("test_accuracy"), name_metric("ood_auroc")
+        ('test accuracy in %', 'OOD AUROC')
+    """
+    name = " ".join(word.upper() if word in ACRONYMS else word for word in metric.split("_"))
+    return f"{name} in %" if in_percent(metric) else name
+
+
+def name_preset(preset: str) -> str:
+    """The head of a column."""
+    return f"{preset} preset"
+
+
+def number(value: float, metric: str) -> str:
+    """A number of a table: accuracies with two decimals, whole numbers as they are, anything else with four digits.
+
+    Example:
+        >>> number(96.831, "test_accuracy"), number(0.93312, "auroc"), number(1234.5, "steps"), number(50.0, "epochs")
+        ('96.83', '0.9331', '1234', '50')
+    """
+    return f"{value:.{_decimals(value, metric)}f}".replace("-", MINUS)
+
+
+def deviation(sample: Sample) -> str | None:
+    """The spread of a sample, with as many decimals as its mean; one run has none."""
+    if sample.deviation is None:
+        return None
+    return f"± {sample.deviation:.{_decimals(sample.mean, sample.metric)}f}"
+
+
+def signed(value: float, metric: str) -> str:
+    """A difference.
+
+    Example:
+        >>> signed(0.5, "test_accuracy"), signed(-0.53, "test_accuracy"), signed(-0.001, "test_accuracy")
+        ('+0.50', '−0.53', '0.00')
+    """
+    text = number(value, metric)
+    shown = float(text.replace(MINUS, "-"))
+    if shown == 0:
+        return text.removeprefix(MINUS)
+    return f"+{text}" if shown > 0 else text
+
+
+def runs(sample: Sample, wanted: int) -> str:
+    """How many runs a mean is over, and how many there should be where these are more."""
+    found = len(sample.results)
+    return f"n = {found} of {wanted}" if found < wanted else f"n = {found}"
+
+
+def minutes(seconds: float) -> str:
+    """A time, rounded as much as its length allows.
+
+    Example:
+        >>> minutes(30), minutes(3000), minutes(30000)
+        ('0.5', '50', '500')
+    """
+    value = seconds / 60
+    return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
+
+
+def plural(count: int, word: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> plural(1, "row"), plural(1200, "row")
+        ('1 row', '1,200 rows')
+    """
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def capitalised(text: str) -> str:
+    """Text as the beginning of a sentence.
+
+    Example:
+        >>> capitalised("loss on MNIST")
+        'Loss on MNIST'
+    """
+    return text[:1].upper() + text[1:]
+
+
+def _decimals(value: float, metric: str) -> int:
+    if in_percent(metric):
+        return 2
+    if not math.isfinite(value) or value == round(value):
+        return 0
+    return min(8, max(0, 3 - math.floor(math.log10(abs(value)))))

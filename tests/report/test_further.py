@@ -1,0 +1,35 @@
+from tests.report.made import EXPERIMENT, ROWS, TABLE, Made, experiment, faster, result
+from torchpfc.experiments.registry import Row, Table
+from torchpfc.report.compare import fill
+from torchpfc.report.further import Grid, measure_further
+
+
+def test_few_rows_stand_side_by_side():
+    runs = [
+        result(seed=0, metrics={"test_accuracy": 97.0, "auroc": 0.5, "epochs": 10.0}),
+        result(seed=1, metrics={"test_accuracy": 97.0, "auroc": 0.75, "epochs": 20.0}),
+        result(ROWS[3].config, metrics={"test_accuracy": 50.0, "epochs": 7.0}),
+        result(faster(Made()), metrics={"test_accuracy": 97.0, "auroc": 0.0, "other": 1.0}),
+    ]
+    assert measure_further(fill(EXPERIMENT, TABLE, runs)) == Grid(
+        ["", "MNIST, 300 parts", "CIFAR-10, 2000 parts"], [["AUROC", "0.6250", ""], ["epochs", "15", "7"]]
+    )
+
+
+def test_many_rows_stand_one_below_the_other():
+    table = Table("T", "many", tuple(Row(f"row {i}", Made(num_basis=i)) for i in range(1, 8)))
+    runs = [result(row.config, metrics={"test_accuracy": 97.0, "epochs": 3.0}) for row in table.rows]
+    grid = measure_further(fill(experiment(table), table, runs))
+    assert grid == Grid(["row", "epochs"], [[f"row {i}", "3"] for i in range(1, 8)])
+    assert len(measure_further(fill(experiment(table), table, runs[:6])).rows) == 1
+
+
+def test_a_row_that_differs_in_nothing_goes_by_its_id():
+    table = Table("T", "one", ROWS[:1])
+    grid = measure_further(fill(experiment(table), table, [result(metrics={"test_accuracy": 97.0, "epochs": 3.0})]))
+    assert grid.heads == ["", "A"]
+
+
+def test_without_other_metrics_there_is_nothing_to_show():
+    assert measure_further(fill(EXPERIMENT, TABLE, [result()])) is None
+    assert measure_further(fill(EXPERIMENT, TABLE, [])) is None

@@ -1,0 +1,27 @@
+from tests.report.made import EXPERIMENT, ROWS, TABLE, Made, by_name, experiment, faster, result
+from torchpfc.experiments.registry import Table
+from torchpfc.report.compare import Comparison, fill
+from torchpfc.report.sentences import describe_sources, dissent, tally, tell_verdict
+
+
+def test_a_tally_says_only_what_there_is_to_say():
+    compared = experiment(Table("T", "compared", ROWS[:3]))
+    assert (
+        tally(Comparison(by_name(compared), [])) == "Of 3 rows with a number in the paper, 0 met, 0 missed, 3 not run."
+    )
+
+
+def test_a_verdict_comes_with_the_difference_to_the_paper_s_number():
+    lines = fill(EXPERIMENT, TABLE, [result(value=96.7), result(ROWS[3].config, 50.0)]).lines
+    assert [tell_verdict(line, "test_accuracy") for line in lines] == ["met, −0.13", "not run", "not run", ""]
+
+
+def test_a_preset_that_does_not_decide_is_heard_only_when_it_differs():
+    runs = [result(value=96.9), result(faster(Made()), 96.8)]
+    assert dissent(fill(EXPERIMENT, TABLE, runs).lines[0]) == []
+    runs[1] = result(faster(Made()), 90.0)
+    assert dissent(fill(EXPERIMENT, TABLE, runs).lines[0]) == ["fast preset: missed"]
+
+
+def test_a_table_that_was_not_run_has_no_sources():
+    assert describe_sources(fill(EXPERIMENT, TABLE, []), {}) == "Test accuracy in %. Not run yet."
