@@ -213,7 +213,7 @@ def parts_of_all_kinds() -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("kind", parts_of_all_kinds())
-def test_admm_finds_a_penalty_with_which_it_is_hardly_ever_worse_than_fista(kind: str) -> None:
+def test_admm_finds_a_penalty_with_which_it_is_never_worse_than_fista(kind: str) -> None:
     W = parts_of_all_kinds()[kind]
     generator = torch.Generator().manual_seed(1)
     h = torch.rand(60, W.shape[1], generator=generator)
@@ -224,7 +224,7 @@ def test_admm_finds_a_penalty_with_which_it_is_hardly_ever_worse_than_fista(kind
     fista = min(solve(given, FISTA(**options, restart=restart)).iterations.double().mean() for restart in (False, True))
     assert admm.converged.all()
     few = 5.0  # where the parts are orthogonal, FISTA is there at once
-    assert admm.iterations.double().mean() <= few + fista * (1.3 if kind == "uniform, wide" else 1.0)
+    assert admm.iterations.double().mean() <= few + fista
 
 
 def test_bad_penalty() -> None:
