@@ -12,8 +12,8 @@ from torchpfc.solvers.base import Solver, State
 from torchpfc.solvers.descent import Descent, Gram, cold_start, largest_eigenvalue
 from torchpfc.solvers.scaling import Bounds
 
-# Measured on prototypes of handwritten digits and on made matrices of all shapes, norms and overlaps: nowhere more than
-# a few steps more than FISTA, where both take few, and mostly a fraction of them.
+# Measured on prototypes of handwritten digits and on made matrices of all shapes, norms and overlaps: mostly a fraction
+# of the steps of FISTA, and never more than a few above them.
 _PENALTY = 0.6
 _RELAXATION = 1.9
 _POWER_ITERATIONS = 15
