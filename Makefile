@@ -57,6 +57,7 @@ core: $(CORE)/.stamp-core
 	done
 
 docs: $(VENV)/.stamp-dev
+	$(PY) -m torchpfc report --results docs/results --out docs --check
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 bench: $(VENV)/.stamp-dev

@@ -14,6 +14,7 @@ import torch
 import torchpfc
 from torchpfc._version import __version__
 from torchpfc.cli import MAX_SEED, main
+from torchpfc.data.images import REMARKS
 from torchpfc.experiments import experiments
 
 SOURCE = Path(torchpfc.__file__).parent.parent
@@ -422,7 +423,8 @@ def test_counts_are_whole_and_positive(wrong, option, capsys):
 def test_report_says_which_files_it_wrote(check, changed, status, monkeypatch, capsys):
     calls = []
 
-    def make_report(results, out, *, check):
+    def make_report(results, out, *, check, known_data):
+        assert known_data == REMARKS
         calls.append((results, out, check))
         return [out / "tables.md"] if changed else []
 

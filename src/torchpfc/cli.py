@@ -254,10 +254,11 @@ def _describe(result: Result) -> str:
 
 
 def _report(args: argparse.Namespace) -> int:
+    from torchpfc.data.images import REMARKS
     from torchpfc.report import make_report
 
     with _explained():
-        changed = make_report(args.results, args.out, check=args.check)
+        changed = make_report(args.results, args.out, check=args.check, known_data=REMARKS)
     for path in changed:
         print(f"{'would change' if args.check else 'wrote'} {path}")
     return 1 if args.check and changed else 0

@@ -71,7 +71,7 @@ def test_below_a_table_is_where_its_numbers_come_from():
     text = part(document(*RUNS, run, known_data={"abc": "JPEG pixels."}), "table T")
     assert text.startswith("Made by hand.\n\n|")
     assert "8 runs, torch 2.11, 8.5 GPU minutes (A GPU). CIFAR-10: JPEG pixels." in text
-    assert "[Every run](report.html#T). Run it: `torchpfc run made`." in text
+    assert "[Every run](report.html#T). Run it: `torchpfc run made --rows 'T.*'`." in text
     assert "JPEG" not in part(document(*RUNS, run), "table T")
 
 

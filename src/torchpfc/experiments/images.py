@@ -432,7 +432,7 @@ _register(
     "what a block makes of images it was not made for, and of parts of images (Section 5.6)",
     OODImage,
     [
-        Table("LAM", "Prediction against reconstruction, 100 parts and 5 epochs", tuple(_table_lambda())),
+        Table("F.LAM", "Prediction against reconstruction, 100 parts and 5 epochs", tuple(_table_lambda())),
         Table("OOD", "Beyond the answer", tuple(_table_beyond())),
     ],
     fast,

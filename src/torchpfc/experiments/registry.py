@@ -63,6 +63,7 @@ class Table:
     """Rows that belong together."""
 
     id: str
+    """What the ids of its rows begin with, up to a point."""
     title: str
     rows: tuple[Row, ...]
     metric: str = "test_accuracy"

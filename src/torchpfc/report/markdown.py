@@ -130,7 +130,8 @@ def _table(sheet: Sheet, known_data: Mapping[str, str]) -> str:
         paper = [_maybe(value, metric) for value in (line.row.paper, line.needed)] if sheet.compared else []
         ours = [_cell(line, preset) for preset in sheet.presets]
         rows.append([f"`{line.row.id}`", wording.describe(line), *paper, *ours, _verdict(line, metric)])
-    where = f"[Every run]({PAGE}#{sheet.table.id}). Run it: `torchpfc run {sheet.experiment.name}`."
+    command = f"torchpfc run {sheet.experiment.name} --rows '{sheet.table.id}.*'"
+    where = f"[Every run]({PAGE}#{sheet.table.id}). Run it: `{command}`."
     return _paragraphs(sheet.table.note, _grid(heads, rows, words=2), f"{describe_sources(sheet, known_data)} {where}")
 
 

@@ -106,7 +106,7 @@ def _entry(sheet: Sheet) -> str:
 
 def _section(sheet: Sheet, figures: Sequence[Drawn], known_data: Mapping[str, str], link: Link) -> str:
     drawn = [_figure(each) for each in figures if each.figure.table == sheet.table.id and each.svg]
-    command = element("code", escape(f"torchpfc run {sheet.experiment.name}"))
+    command = element("code", escape(f"torchpfc run {sheet.experiment.name} --rows '{sheet.table.id}.*'"))
     return element(
         "section",
         element("p", escape(sheet.table.id), class_="over"),
