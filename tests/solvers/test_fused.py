@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from torchpfc import FISTA, Implicit, NonnegativeLeastSquares, Unrolled, solve
+from torchpfc import FISTA, Implicit, NonnegativeLeastSquares, ProjectedGradient, Unrolled, solve
 from torchpfc.solvers import Adjoint, fused, kernels
 from torchpfc.solvers.adjoint import _solve_on_support
 from torchpfc.solvers.base import Outcome, Trace, iterate
@@ -106,6 +106,12 @@ class TestWhereTheKernelsApply:
     )
     def test_to_nothing_else(self, other: dict[str, object]) -> None:
         assert not fused.applies(self.descent(**other))  # type: ignore[arg-type]
+
+    def test_row_by_row_to_all_forms_and_more_parts(self) -> None:
+        assert fused.applies_to_rows(self.descent(kind=Factored))
+        assert fused.applies_to_rows(self.descent(r=fused.LONGEST_ROW))
+        assert not fused.applies_to_rows(self.descent(r=fused.LONGEST_ROW + 1))
+        assert not fused.applies_to_rows(self.descent(device="cpu"))
 
     def test_not_while_compiling(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
@@ -209,7 +215,7 @@ def test_plans_of_common_sizes() -> None:
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Call it, and from then on no kernel applies."""
-    return lambda: monkeypatch.setattr(fused, "applies", lambda descent: False)
+    return lambda: monkeypatch.setattr(fused, "applies_to_rows", lambda descent: False)
 
 
 @pytest.fixture(params=PRECISIONS)
@@ -267,6 +273,47 @@ def test_gradients_equal_those_of_the_plain_loops(
     scale = None if outcome.scale is None else outcome.scale.double()
     exact = _solve_on_support(in_double(descent), Bounds(), Outcome(free, scale), gradient.double(), fast)
     assert distance(through_optimum, exact) < 2 * distance(theirs, exact) + max(tolerance, 3e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("n", "r", "stack", "form"),
+    [(200, 700, (), "Gram"), (50, 2000, (2,), "Gram"), (30, 5000, (), "factored"), (7, 20, (3,), "masked")],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", [FISTA, ProjectedGradient])
+def test_row_by_row_all_equals_the_plain_loops(
+    n: int,
+    r: int,
+    stack: tuple[int, ...],
+    form: str,
+    kind: type[FISTA | ProjectedGradient],
+    plain: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    monkeypatch.setattr(fused, "applies", lambda descent: False)
+    x, W, start = made(n, r, stack, "cuda")
+    mask = (
+        torch.rand(x.shape, generator=torch.Generator().manual_seed(2)).to("cuda") < 0.7 if form == "masked" else None
+    )
+    problem = NonnegativeLeastSquares(x, W, mask=mask)
+    descent = prepare(problem, iterations=1, lipschitz=None, needs_gram=form == "Gram")
+    solver = kind(max_iter=20, floor=1e-5, cap=True)
+    bounds = Bounds.of(x, floor=solver.floor, cap=True)
+    gradient = torch.randn(start.shape, generator=torch.Generator().manual_seed(1)).to("cuda")
+
+    def everything() -> list[Tensor | None]:
+        trace = Trace.of(start, 20)
+        outcome = iterate(solver, descent, bounds, start, trace)
+        u = _solve_on_support(descent, bounds, outcome, gradient, Implicit.fast(3))
+        return [*outcome[:2], trace.h, trace.scale, *solver.pull_back(descent, bounds, trace, None, gradient), u]
+
+    assert fused.applies_to_rows(descent)
+    ours = everything()
+    plain()
+    for found, expected in zip(ours, everything(), strict=True):
+        assert distance(found, expected) < 1e-3
 
 
 @pytest.mark.gpu

@@ -193,6 +193,8 @@ def _solve_on_support(
     steps = adjoint.max_iter or gradient.shape[-1]
     if adjoint.tol == 0 and fused.applies(descent):  # gpu-only: a kernel takes the steps
         return fused.solve_on_support(steps, adjoint.damping, descent, bounds, outcome, gradient)
+    if adjoint.tol == 0 and fused.applies_to_rows(descent):  # gpu-only: a kernel does all but the product
+        return fused.solve_on_support_by_rows(steps, adjoint.damping, descent, bounds, outcome, gradient)
     tiny = torch.finfo(gradient.dtype).tiny
     support, scale = bounds.free(outcome.h, outcome.scale), outcome.scale
     ridge = torch.full_like(gradient[..., :1], adjoint.damping)

@@ -50,6 +50,11 @@ class FISTA(GradientSolver):
         """The published settings: floor 1e-5, start at the floor, cap on, every step taken."""
         return cls(max_iter=max_iter, floor=PAPER_FLOOR, cap=True, start="floor")
 
+    @property
+    def momentum_is_fixed(self) -> bool:
+        """Whether the momentum depends on the number of the step alone."""
+        return not self.restart
+
     def all_steps(self, descent: Descent, bounds: Bounds, start: Tensor, trace: Trace | None) -> Outcome | None:
         """Takes all steps at once, where there is a way to; None where they have to be taken one by one."""
         if self.restart or self.tol is not None or not self.max_iter or not fused.applies(descent):

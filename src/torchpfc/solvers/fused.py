@@ -1,8 +1,9 @@
-"""All steps of a solve in one kernel, on a CUDA device and for up to a few hundred parts.
+"""Steps of a solve as kernels, on a CUDA device: all of them in one for up to a few hundred parts, else one for each.
 
-Such a step keeps the device busy for a microsecond or two, less than it takes to start one of the several operations
-that a step in PyTorch consists of. The kernels of `torchpfc.solvers.kernels` take all steps at once. They do what the
-plain loops do, up to rounding. Where they do not apply, the plain loops run.
+With few parts, a step keeps the device busy for a microsecond or two, less than it takes to start one of the several
+operations that a step in PyTorch consists of. The kernels of `torchpfc.solvers.kernels` take all steps at once. With
+more parts, a step is one product, as in PyTorch, and one kernel for all the rest of it. They do what the plain loops
+do, up to rounding. Where they do not apply, the plain loops run.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from torchpfc.solvers.scaling import Bounds
 
 MAX_BASIS = 512
 """More parts than this keep a device busy step by step."""
+
+LONGEST_ROW = 8192
+"""Parts that a program can hold at once."""
 
 _CAPABILITY = (8, 0)  # the first devices with matrix units for TF32 and with copies that run in the background
 _ROWS = (16, 32, 64)  # of a group, as many more as there are rows
@@ -86,13 +90,17 @@ def plan_for(stack: int, n: int, r: int, device: Device) -> Plan:
 
 def applies(descent: Descent) -> bool:
     """Whether a step is one that the kernels know, on a device that runs them."""
+    return isinstance(descent, Gram) and descent.offset.shape[-1] <= MAX_BASIS and applies_to_rows(descent)
+
+
+def applies_to_rows(descent: Descent) -> bool:
+    """Whether kernels can do what a step has to do beside the product."""
     d = descent.offset
     return (
-        isinstance(descent, Gram)
-        and d.is_cuda
+        d.is_cuda
         and d.dtype == torch.float32
         and d.numel() > 0
-        and d.shape[-1] <= MAX_BASIS
+        and d.shape[-1] <= LONGEST_ROW
         and not torch.compiler.is_compiling()
         and _can_run_kernels(d.device)
     )
@@ -162,6 +170,120 @@ def pull_back(  # gpu-only: starts a kernel
         CAP=trace.scale is not None,
     )
     return Pullback(v, total, start)
+
+
+def finish_step(  # gpu-only: starts a kernel
+    product: Tensor, ahead: Tensor, last: Tensor, descent: Descent, bounds: Bounds, momentum: float, out: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Goes on from the product of a step, $C y$.
+
+    Args:
+        product: The product.
+        ahead: The point y that the step starts from.
+        last: The iterate before.
+        descent: The step.
+        bounds: The projection.
+        momentum: How far the next step starts beyond the iterate.
+        out: Where to write the iterate.
+
+    Returns:
+        The iterate, what the cap scaled it by, and where the next step starts.
+    """
+    d, last = descent.offset, _by_rows(last)
+    h = torch.empty_like(d) if out is None else out
+    scale = None if bounds.limit is None else d.new_empty((*d.shape[:-1], 1))
+    goes_on = torch.empty_like(d)
+    _launch_by_rows(
+        "finish_step",
+        d,
+        *(product, ahead.contiguous(), d, last, bounds.limit, h, goes_on, scale, bounds.floor, momentum),
+        sizes=(*d.shape[-2:], _stack_stride(last), _stack_stride(h)),
+        CAP=scale is not None,
+    )
+    return h, scale, goes_on
+
+
+def pull_back_by_rows(
+    descent: Descent, bounds: Bounds, trace: Trace, gradient: Tensor
+) -> Pullback:  # gpu-only: a kernel
+    """Sends a gradient with respect to the result back through every step, with a product and a kernel for each.
+
+    Args:
+        descent: The step.
+        bounds: The projection.
+        trace: The iterates, with a number for the momentum of each step.
+        gradient: The gradient with respect to the result.
+    """
+    d = descent.offset
+    v = d.new_empty((*d.shape[:-2], trace.steps, *d.shape[-2:]))
+    total, later = torch.empty_like(d), torch.empty_like(d)
+    base, product = gradient.contiguous(), d.new_empty(0)
+    for k in reversed(range(trace.steps)):
+        here, h, scale = v[..., k, :, :], trace.slot(k + 1), trace.scale_of(k)
+        before, after = trace.momentum_after(k - 1) if k else 0.0, trace.momentum_after(k)
+        _launch_by_rows(
+            "pull_back_step",
+            d,
+            *(base, product, h, scale, later, here, total, bounds.floor, before, after),
+            sizes=(*d.shape[-2:], *map(_stack_stride, (base, h, d if scale is None else scale, here))),
+            LAST=k == trace.steps - 1,
+            CAP=scale is not None,
+        )
+        base, product = here, descent.product(here)
+    return Pullback(v, total, base - product)
+
+
+def solve_on_support_by_rows(  # gpu-only: starts a kernel
+    steps: int, damping: float, descent: Descent, bounds: Bounds, outcome: Outcome, gradient: Tensor
+) -> Tensor:
+    """As `solve_on_support`, with a product and a kernel for each step.
+
+    Args:
+        steps: How many to take.
+        damping: Ridge added to the system, relative to L.
+        descent: The step.
+        bounds: The projection.
+        outcome: Where the solve ended.
+        gradient: The gradient with respect to h.
+    """
+    h, scale = _by_rows(outcome.h), None if outcome.scale is None else outcome.scale.contiguous()
+    residual = bounds.free(h, scale).mul_(gradient)
+    u, direction, image = (torch.empty_like(residual) for _ in range(3))
+    curvature = residual.new_empty(residual.shape[:-1])
+    for k in range(steps):
+        _launch_by_rows(
+            "conjugate_residual_step",
+            residual,
+            *(descent.product(residual), h, scale, u, residual, direction, image, curvature, bounds.floor, damping),
+            sizes=residual.shape[-1:],
+            FIRST=k == 0,
+            CAP=scale is not None,
+        )
+    return u.div_(descent.L)
+
+
+def _launch_by_rows(  # gpu-only: starts a kernel
+    name: str, like: Tensor, *arguments: Tensor | float | None, sizes: tuple[int, ...], **constants: bool
+) -> None:
+    """Starts a kernel with a program for each row; None stands for an argument that it will not look at."""
+    from torchpfc.solvers import kernels
+
+    block = 1 << (like.shape[-1] - 1).bit_length()
+    given = [like if a is None else a for a in arguments]
+    with torch.cuda.device_of(like):  # type: ignore[no-untyped-call]
+        getattr(kernels, name)[(like.shape[:-1].numel(),)](
+            *given, *sizes, **constants, BLOCK=block, num_warps=min(max(block // 512, 1), 16)
+        )
+
+
+def _by_rows(tensor: Tensor) -> Tensor:  # gpu-only: for kernels alone
+    """The tensor, or a copy of it, with the entries of each problem of a stack in order."""
+    return tensor if tensor.stride()[-2:] == (tensor.shape[-1], 1) else tensor.contiguous()
+
+
+def _stack_stride(tensor: Tensor) -> int:  # gpu-only: for kernels alone
+    """From one problem of a stack to the next, each of which is contiguous."""
+    return tensor.stride(0) if tensor.ndim > 2 else 0
 
 
 def solve_on_support(  # gpu-only: starts a kernel

@@ -42,6 +42,11 @@ class GradientSolver(Solver):
 
     adjoints: ClassVar[tuple[str, ...]] = ("Unrolled", "Truncated", "Implicit")
 
+    @property
+    def momentum_is_fixed(self) -> bool:
+        """Whether the momentum depends on the number of the step alone."""
+        return True
+
     @abstractmethod
     def momentum(self, state: GradientState, h: Tensor) -> tuple[Momentum, Momentum]:
         """The momentum after a step from `state` to h, and the schedule's next time."""
@@ -52,6 +57,12 @@ class GradientSolver(Solver):
 
     def step(self, descent: Descent, bounds: Bounds, state: GradientState, out: Tensor | None = None) -> GradientState:
         """One step; writes the new iterate to `out` where given."""
+        if self.momentum_is_fixed and fused.applies_to_rows(descent):  # gpu-only: a kernel does all but the product
+            momentum, clock = self.momentum(state, state.h)
+            assert not isinstance(momentum, Tensor)
+            product = descent.product(state.ahead)
+            h, scale, ahead = fused.finish_step(product, state.ahead, state.h, descent, bounds, momentum, out)
+            return GradientState(h, scale, ahead, state.ahead, momentum, clock)
         h = descent.step(state.ahead, out=out)
         scale = bounds.project_(h)
         momentum, clock = self.momentum(state, h)
@@ -69,6 +80,10 @@ class GradientSolver(Solver):
         """Sends a gradient with respect to the result back through every step."""
         if fused.applies_to_trace(descent, trace):  # gpu-only: a kernel took the steps
             return fused.pull_back(descent, bounds, trace, gradient)
+        if iterations is None and isinstance(trace.momentum, list) and fused.applies_to_rows(descent):
+            return fused.pull_back_by_rows(
+                descent, bounds, trace, gradient
+            )  # gpu-only: a kernel does all but the product
         v, start = _pull_back(descent, bounds, trace, iterations, gradient)
         return Pullback(v, v.sum(-3), start)
 
