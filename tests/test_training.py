@@ -16,6 +16,7 @@ from torchpfc import (
     PFCBlock,
     ResidualPFC,
     RMSprop,
+    RMSpropSLW,
     keep_nonnegative,
     reconstruction_loss,
     record_couplings,
@@ -642,3 +643,12 @@ def test_a_recorded_step_refuses_a_batch_of_another_shape() -> None:
     epochs = fit(model, make_optimizer(model), Batches(x, target, batch_size=10), SquaredErrors(), epochs=1)
     with pytest.raises(ValueError, match="batches must keep their shape while a step is replayed"):
         next(epochs)
+
+
+def test_a_step_with_a_window_is_never_recorded():
+    block = PFCBlock(6, 2, num_basis=9)
+    optimizer = RMSpropSLW(block.parameters(), width=2, sweep_speed=0.5)
+    batches = Batches(torch.rand(8, 6), torch.rand(8, 2), batch_size=4)
+    with pytest.raises(ValueError, match="capture must be False with an optimizer whose window moves"):
+        next(fit(block, optimizer, batches, SquaredErrors(), epochs=1, capture=True))
+    assert next(fit(block, optimizer, batches, SquaredErrors(), epochs=1)).steps == 2

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from torchpfc.nn import record_couplings, warm_couplings
 from torchpfc.nn.recording import named_blocks
+from torchpfc.optim.windowed import WindowedOptimizer
 
 # Steps that are taken one by one before the next is recorded: the first ones make the state of the optimizer.
 _EAGER_STEPS = 3
@@ -236,7 +237,7 @@ def fit(
         first_epoch: Number of the first epoch.
         codes: Where to start solves, for batches with `rows`.
         capture: Whether to record a whole step once and replay it, which takes batches of equal shapes on a CUDA device
-            and an optimizer whose step does not depend on the host. None records where the model is on such a device.
+            and an optimizer without a window, which moves on the host. None records where that is so.
         backward: Finds the gradients of a loss.
 
     Yields:
@@ -253,7 +254,10 @@ def fit(
     """
     device = next(model.parameters()).device
     step: Callable[[Batch], Tensor] = _Step(model, optimizer, objective, codes, backward)
-    if device.type == "cuda" if capture is None else capture:
+    windowed = isinstance(optimizer, WindowedOptimizer)
+    if windowed and capture:
+        raise ValueError("capture must be False with an optimizer whose window moves from step to step, got True")
+    if (device.type == "cuda" and not windowed) if capture is None else capture:
         step = _Recorded(step, optimizer)  # gpu-only: graphs are CUDA's
     for epoch in range(first_epoch, epochs):
         if hasattr(batches, "set_epoch"):

@@ -16,7 +16,8 @@ def keep_nonnegative(model: nn.Module, optimizer: Optimizer) -> RemovableHandle:
     """Projects the weights of every non-negative block after each step of an optimizer.
 
     Only columns that the step could change are touched: with a window those inside it, and never a column that is
-    entirely zero, which was forgotten and has to stay so.
+    entirely zero, which was forgotten. That the step itself leaves it so is what `torchpfc.unlearning.keep_forgotten`
+    sees to.
 
     Args:
         model: Any module that contains non-negative PFC blocks, or one itself.

@@ -1,6 +1,7 @@
 """Learning the weights: the optimizers of the paper, and windows that say which columns a step may change."""
 
 from torchpfc.optim.alternating import Factorization, factorize
+from torchpfc.optim.ledger import Ledger
 from torchpfc.optim.rmsprop import RMSprop
 from torchpfc.optim.rmsprop_slw import RMSpropSLW
 from torchpfc.optim.window import SlidingWindow
@@ -9,6 +10,7 @@ from torchpfc.optim.windowed import ColumnsExhausted, Windowed
 __all__ = [
     "ColumnsExhausted",
     "Factorization",
+    "Ledger",
     "RMSprop",
     "RMSpropSLW",
     "SlidingWindow",

@@ -1,0 +1,194 @@
+r"""The states of a whole sequence, $(h_{t-1}; x_t) \approx W h_t$ slice by slice, and their gradient (Section 3.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from torchpfc.solvers import Adjoint, NonnegativeLeastSquares, Solver, Unrolled, solve
+from torchpfc.solvers.adjoint import _only_once
+from torchpfc.solvers.base import Trace, iterate
+from torchpfc.solvers.descent import Gram
+from torchpfc.solvers.gradient import GradientSolver
+from torchpfc.solvers.scaling import Bounds
+
+
+@dataclass(frozen=True, eq=False)
+class Recurrence:
+    r"""How each state follows from the one before and an input.
+
+    $$h_t = \arg\min_{h \ge 0} \|(h_{t-1}; x_t) - W h\|^2, \quad\text{started at } h_{t-1}$$
+
+    Args:
+        solver: How h is found.
+        adjoint: How gradients pass through the solver.
+        lipschitz: The largest eigenvalue of $W^\top W$, or a bound on it; counts as a constant.
+        through_time: Whether gradients pass from a state to the one before. Within a slice they always do.
+        active: True where a sequence goes on; where it has ended, its state stays as it is.
+
+    Shape:
+        - lipschitz: the leading dimensions of W
+        - active: $(T, n, 1)$ or $(T, 1, n, 1)$
+    """
+
+    solver: Solver
+    adjoint: Adjoint | None
+    lipschitz: Tensor
+    through_time: bool = True
+    active: Tensor | None = None
+
+    def states(self, x: Tensor, W: Tensor, state: Tensor) -> Tensor:
+        r"""The states of all slices, with gradients to x, W and the first state.
+
+        Args:
+            x: The slices.
+            W: The parts: first the rows that reconstruct the last state, then those for the input.
+            state: The state before the first slice.
+
+        Shape:
+            - x: $(T, n, m)$, or $(T, s, n, m)$ for a stack of s models
+            - W: $(r + m, r)$ or $(s, r + m, r)$
+            - state: $(n, r)$ or $(s, n, r)$
+            - the result: $(T, n, r)$ or $(T, s, n, r)$
+        """
+        with torch.autocast(x.device.type, enabled=False):
+            if not isinstance(self.solver, GradientSolver) or self.solver.tol is not None:
+                return self._solve_each(x, W, state)
+            if not torch.is_grad_enabled() or not (x.requires_grad or W.requires_grad or state.requires_grad):
+                return self.run(x, W, state)
+            if not isinstance(self.adjoint, Unrolled):
+                return self._solve_each(x, W, state)
+            states: Tensor = _States.apply(x, W, state, self)  # type: ignore[no-untyped-call]
+            return states
+
+    def run(self, x: Tensor, W: Tensor, state: Tensor, traces: list[Trace] | None = None) -> Tensor:
+        """The states without gradients; where a list is given, the iterates of each slice are added to it."""
+        descent = self.descent(x, W)
+        from_input = x @ _rows_for_input(descent.W / descent.L)
+        from_state = _rows_for_state(descent.W / descent.L)
+        add_product = torch.addmm if W.ndim == 2 else torch.baddbmm
+        limits = _largest(x)
+        states = x.new_empty((len(x), *state.shape))
+        for t, h in enumerate(states):
+            trace = None if traces is None else Trace.of(state, self.solver.max_iter)
+            here = replace(descent, offset=add_product(from_input[t], state, from_state))
+            # No part may outshine the input and the last state.
+            bounds = Bounds(self.solver.floor, torch.maximum(limits[t], _largest(state)) if self.solver.cap else None)
+            found = iterate(self.solver, here, bounds, state, trace).h
+            state = h.copy_(found if self.active is None else torch.where(self.active[t], found, state))
+            if traces is not None and trace is not None:
+                traces.append(trace)
+        return states
+
+    def descent(self, x: Tensor, W: Tensor) -> Gram:
+        """What the steps of all slices share; the offset differs."""
+        L = self.lipschitz.clamp(min=torch.finfo(W.dtype).tiny)
+        L = L if W.ndim == 2 else L[:, None, None]
+        return Gram(x, W, None, L, offset=x, l1=0.0, l2=0.0, C=(W.mT @ W).div_(L))
+
+    def _solve_each(self, x: Tensor, W: Tensor, state: Tensor) -> Tensor:
+        """One solve a slice, for every solver and adjoint."""
+        states = []
+        for t, x_t in enumerate(x):
+            before = state if self.through_time or not t else state.detach()
+            problem = NonnegativeLeastSquares(torch.cat([before, x_t], dim=-1), W)
+            h = solve(problem, self.solver, adjoint=self.adjoint, warm_start=before, lipschitz=self.lipschitz).h
+            state = h if self.active is None else torch.where(self.active[t], h, before)
+            states.append(state)
+        return torch.stack(states)
+
+
+class _States(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, W: Tensor, state: Tensor, recurrence: Recurrence) -> Tensor:
+        traces: list[Trace] = []
+        states = recurrence.run(x, W, state, traces)
+        ctx.recurrence, ctx.steps = recurrence, traces[0].steps
+        # Momenta are numbers, the same in every slice, or a tensor where a kernel or a restart made them.
+        ctx.momenta = [None if isinstance(trace.momentum, Tensor) else trace.momentum for trace in traces]
+        kept = [(trace.h, trace.scale, trace.momentum) for trace in traces]
+        saved = [part if isinstance(part, Tensor) else None for parts in kept for part in parts]
+        ctx.save_for_backward(x, W, state, states, *saved)
+        return states
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, W, state, states, *saved = ctx.saved_tensors
+        traces = [
+            Trace(h, scale, momentum if numbers is None else numbers, ctx.steps)
+            for h, scale, momentum, numbers in zip(saved[::3], saved[1::3], saved[2::3], ctx.momenta, strict=True)
+        ]
+        with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
+            back = _pull_back(ctx.recurrence, x, W, state, states, traces, gradient)
+        return *_only_once(back, gradient, x, W, state), None
+
+
+def _pull_back(
+    recurrence: Recurrence,
+    x: Tensor,
+    W: Tensor,
+    state: Tensor,
+    states: Tensor,
+    traces: list[Trace],
+    gradient: Tensor,
+) -> tuple[Tensor, ...]:
+    r"""Sends gradients with respect to all states back through all slices.
+
+    Slice t receives $g_t$, the gradient with respect to $h_t$, and sends it through its steps. That gives the $v_k$ of
+    each step, the gradient $q_t$ with respect to its offset $d_t = z_t W / L$ with $z_t = (h_{t-1}; x_t)$, and that
+    with respect to its start. So
+
+    $$g_{t-1} \mathrel{+}= \mathrm{start}_t + q_t W_h^\top / L, \qquad dx_t = q_t W_x^\top / L, \qquad
+    dW = \Bigl(\sum_t z_t^\top q_t - W (P + P^\top)\Bigr) / L, \quad P = \sum_t \sum_k h_k^\top v_k.$$
+    """
+    solver, active = recurrence.solver, recurrence.active
+    descent, bounds = recurrence.descent(x, W), Bounds(solver.floor)
+    to_state = _rows_for_state(W / descent.L).mT
+    q = torch.empty_like(states)
+    P = torch.zeros_like(descent.C)
+    carried = torch.zeros_like(state)
+    for t in reversed(range(len(states))):
+        arriving = gradient[t] + carried
+        inside = arriving if active is None else arriving.where(active[t], 0.0)
+        back = solver.pull_back(replace(descent, offset=states[t]), bounds, traces[t], None, inside)
+        q[t] = back.total
+        P += _steps_as_rows(traces[t].h[..., : traces[t].steps, :, :]).mT @ _steps_as_rows(back.v)
+        if t and not recurrence.through_time:
+            carried.zero_()
+            continue
+        carried = back.start + back.total @ to_state
+        if active is not None:  # where a sequence has ended, its state is that of the slice before
+            carried += arriving.where(~active[t], 0.0)
+    to_x = q @ _rows_for_input(W / descent.L).mT
+    before = torch.cat([state.unsqueeze(0), states[:-1]])
+    z = _slices_as_rows(torch.cat([before, x], dim=-1))
+    to_W = (z.mT @ _slices_as_rows(q) - W @ (P + P.mT)) / descent.L
+    return to_x, to_W, carried
+
+
+def _rows_for_state(W: Tensor) -> Tensor:
+    return W[..., : W.shape[-1], :]
+
+
+def _rows_for_input(W: Tensor) -> Tensor:
+    return W[..., W.shape[-1] :, :]
+
+
+def _largest(rows: Tensor) -> Tensor:
+    """The largest magnitude of each row."""
+    largest: Tensor = torch.linalg.vector_norm(rows, ord=float("inf"), dim=-1, keepdim=True)
+    return largest
+
+
+def _steps_as_rows(iterates: Tensor) -> Tensor:
+    """From (*, K, n, r) to (*, K n, r)."""
+    return iterates.flatten(-3, -2)
+
+
+def _slices_as_rows(values: Tensor) -> Tensor:
+    """From (T, *, n, k) to (*, T n, k)."""
+    return values.movedim(0, -3).flatten(-3, -2)

@@ -1,0 +1,26 @@
+"""Taking knowledge out: from batches or examples to the columns that hold them, exact replay, and an audit of both."""
+
+from torchpfc.unlearning.audit import Audit, Membership, Relearning, audit, membership_attack, steps_to_relearn
+from torchpfc.unlearning.forget import forget, load_ledger, save_ledger
+from torchpfc.unlearning.keeping import keep_forgotten
+from torchpfc.unlearning.replay import ReplayReport, retrain_without
+from torchpfc.unlearning.report import ForgetReport, fingerprint
+from torchpfc.unlearning.snapshots import Snapshots
+
+__all__ = [
+    "Audit",
+    "ForgetReport",
+    "Membership",
+    "Relearning",
+    "ReplayReport",
+    "Snapshots",
+    "audit",
+    "fingerprint",
+    "forget",
+    "keep_forgotten",
+    "load_ledger",
+    "membership_attack",
+    "retrain_without",
+    "save_ledger",
+    "steps_to_relearn",
+]
