@@ -227,6 +227,14 @@ def test_admm_finds_a_penalty_with_which_it_is_hardly_ever_worse_than_fista(kind
     assert admm.iterations.double().mean() <= few + 1.1 * fista.iterations.double().mean()
 
 
+def test_any_penalty_leads_to_the_same_solution() -> None:
+    generator = torch.Generator().manual_seed(0)
+    W = torch.rand(20, 8, generator=generator, dtype=torch.float64)
+    given = NonnegativeLeastSquares(torch.rand(5, 20, generator=generator, dtype=torch.float64), W)
+    found, expected = (solve(given, ADMM(max_iter=3000, tol=1e-10, penalty=p)).h for p in (3.0, None))
+    torch.testing.assert_close(found, expected, atol=1e-7, rtol=0)
+
+
 def test_bad_penalty() -> None:
     with pytest.raises(ValueError, match=r"penalty must be positive or None, got 0\.0"):
         ADMM(penalty=0.0)
