@@ -97,8 +97,8 @@ class Batches:
 
     Example:
         >>> batches = Batches(torch.rand(10, 3), torch.rand(10, 2), batch_size=4)
-        >>> [len(batch.x) for batch in batches]
-        [4, 4, 2]
+        >>> tuple(len(batch.x) for batch in batches)
+        (4, 4, 2)
     """
 
     def __init__(
@@ -249,8 +249,8 @@ def fit(
         >>> optimizer = RMSprop(block.parameters())
         >>> handle = keep_nonnegative(block, optimizer)
         >>> batches = Batches(torch.rand(20, 8), torch.rand(20, 3), batch_size=10, seeds=0)
-        >>> [stats.steps for stats in fit(block, optimizer, batches, SquaredErrors(), epochs=3)]
-        [2, 2, 2]
+        >>> sum(stats.steps for stats in fit(block, optimizer, batches, SquaredErrors(), epochs=3))
+        6
     """
     device = next(model.parameters()).device
     step: Callable[[Batch], Tensor] = _Step(model, optimizer, objective, codes, backward)

@@ -44,8 +44,8 @@ class Stream:
     Example:
         >>> x, target = torch.rand(10, 3), torch.eye(5).repeat(2, 1)
         >>> stream = Stream(x, target, fixed_shuffle(10, seed=0), batch_size=4)
-        >>> [(id, len(rows)) for id, (_, _, rows) in zip(stream.ids, stream)]
-        [(0, 4), (1, 4), (2, 2)]
+        >>> tuple((id, len(rows)) for id, (_, _, rows) in zip(stream.ids, stream))
+        ((0, 4), (1, 4), (2, 2))
     """
 
     def __init__(
@@ -258,8 +258,8 @@ def corrupt(stream: Stream, batches: Iterable[int], change: Corruption = next_la
 
     Example:
         >>> stream = Stream(torch.rand(6, 2), torch.eye(3).repeat(2, 1), batch_size=2)
-        >>> [target.argmax(-1).tolist() for _, target, _ in corrupt(stream, range(1, 2))]
-        [[0, 1], [0, 1], [1, 2]]
+        >>> tuple(tuple(target.argmax(-1).tolist()) for _, target, _ in corrupt(stream, range(1, 2)))
+        ((0, 1), (0, 1), (1, 2))
     """
     if stream.seed is not None:
         raise ValueError(f"stream must have one order for all epochs (seed=None), got seed={stream.seed}")
