@@ -23,13 +23,14 @@ import torch
 import torch.nn.functional as F
 from _machine import describe, write_json
 from torch import Tensor, nn
+from train_step import textbook_codes
 
 from torchpfc import FISTA, MLP, Implicit, PFCBlock, RMSprop, Unrolled, keep_nonnegative, stack_models
 from torchpfc.solvers import Adjoint
 
 BATCH, CLASSES, EXAMPLES = 200, 10, 4000
 FLOOR = 1e-5
-PAPER_STEPS, POWER_STEPS = 100, 40
+PAPER_STEPS = 100
 COLD_ADJOINT_STEPS = 15
 WARM_STEPS = {(784, 300): 10, (784, 2000): 15, (784, 5000): 15, (3072, 300): 15, (3072, 2000): 20, (3072, 5000): 20}
 """Shapes, as features and parts, with the steps that a solve takes from the code of the last epoch."""
@@ -76,37 +77,12 @@ def textbook(features: int, basis: int, data: Data) -> Step:
     def step() -> None:
         x, target = data.batch()
         optimizer.zero_grad(set_to_none=True)
-        h = textbook_codes(x, block.weight_x)
+        h = textbook_codes(x, block.weight_x, PAPER_STEPS)
         loss = F.mse_loss(h @ block.weight_y.T, target) + F.mse_loss(h @ block.weight_x.T, x)
         loss.backward()
         optimizer.step()
 
     return step
-
-
-def textbook_codes(x: Tensor, W: Tensor) -> Tensor:
-    """FISTA as the paper writes it, differentiated by autograd."""
-    with torch.no_grad():
-        gram = W.T @ W
-        vector = torch.rand(len(gram), device=x.device)
-        for _ in range(POWER_STEPS):
-            vector = gram @ vector
-            vector = vector / vector.norm()
-        L = vector @ (gram @ vector)
-        limit = x.amax(1, keepdim=True)
-    previous = torch.zeros(len(x), W.shape[1], device=x.device)
-    y = torch.full_like(previous, FLOOR)
-    t = 1.0
-    for _ in range(PAPER_STEPS):
-        h = torch.clamp(y - (y @ W.T - x) @ W / L, min=FLOOR)
-        with torch.no_grad():
-            largest = h.amax(1, keepdim=True)
-            scale = torch.where(largest > limit, limit / largest, 1.0)
-        h = h * scale
-        t_next = (1 + math.sqrt(1 + 4 * t * t)) / 2
-        y = h + (t - 1) / t_next * (h - previous)
-        previous, t = h, t_next
-    return previous
 
 
 def ours(

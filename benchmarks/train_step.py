@@ -35,13 +35,13 @@ def textbook_codes(x: Tensor, W: Tensor, iterations: int) -> Tensor:
     """FISTA as the paper writes it, differentiated by autograd."""
     with torch.no_grad():
         gram = W.T @ W
-        vector = torch.rand(len(gram))
+        vector = torch.rand(len(gram), device=x.device)
         for _ in range(40):
             vector = gram @ vector
             vector = vector / vector.norm()
         L = vector @ (gram @ vector)
         limit = x.amax(1, keepdim=True)
-    previous = torch.zeros(len(x), W.shape[1])
+    previous = torch.zeros(len(x), W.shape[1], device=x.device)
     y = torch.full_like(previous, FLOOR)
     t = 1.0
     for _ in range(iterations):

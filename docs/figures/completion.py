@@ -11,8 +11,6 @@ import argparse
 import base64
 import json
 import statistics
-import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from torch.nn.functional import mse_loss, one_hot
 
 from benchmarks._machine import describe, write_json
 from torchpfc import FISTA, Implicit, PFCBlock, RMSprop, keep_nonnegative
+from torchpfc.data.png import encode_png
 from torchpfc.nn.completion import complete
 
 DOCS = Path(__file__).parent.parent
@@ -271,22 +270,13 @@ def picture(image: Tensor, seen: Tensor | None = None) -> str:
     colours = ink * torch.tensor(INK) + (1 - ink) * torch.tensor(PAPER)
     if seen is not None:
         colours = colours.where(seen.unsqueeze(-1), torch.tensor(UNSEEN, dtype=colours.dtype))
-    pixels = colours.round().to(torch.uint8).view(SIDE, SIDE * 3)
-    rows = b"".join(b"\0" + bytes(row.tolist()) for row in pixels)
-    header = struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 0)
-    png = (
-        b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(rows, 9)) + _chunk(b"IEND", b"")
-    )
+    png = encode_png(colours.round().to(torch.uint8).view(SIDE, SIDE, 3))
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def bright(image: Tensor) -> str:
     """The same, with the largest pixel at full brightness."""
     return picture(image / image.max())
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 class Canvas:

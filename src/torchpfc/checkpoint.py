@@ -39,7 +39,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             os.fsync(file.fileno())  # or a power cut could leave the new name on an empty file
         os.replace(unfinished, path)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None  # a full disk does not say which file it was
+        raise OSError(
+            error.errno, error.strerror or str(error), str(path)
+        ) from None  # a full disk does not say which file it was
     finally:
         unfinished.unlink(missing_ok=True)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from torchpfc._version import __version__
+from torchpfc.checkpoint import write_atomically
 from torchpfc.demo.measure import STAGES, find_out
 from torchpfc.demo.page import Made, draw, summarise
 from torchpfc.demo.progress import Progress
@@ -47,7 +48,7 @@ def run_demo(out: Path, *, seed: int = 0, smoke: bool = False) -> Path:
         found = find_out(SMOKE if smoke else CHOSEN, seed=seed, progress=progress)
     versions = {"torchpfc": __version__, "torch": torch.__version__, "scikit-learn": version("scikit-learn")}
     versions["Python"] = platform.python_version()
-    _write(out, draw(found, Made(time.perf_counter() - start, versions, _machine())))
+    write_atomically(out, draw(found, Made(time.perf_counter() - start, versions, _machine())))
     print(summarise(found))
     return out
 
@@ -61,16 +62,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _write(out: Path, text: str) -> None:
-    """Writes a file that is either complete or not there."""
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, out)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _machine() -> str:

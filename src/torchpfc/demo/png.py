@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
 
 import torch
 from torch import Tensor
 
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
+from torchpfc.data.png import encode_png
+
 INK = (0, 0, 0)
 BELOW_ZERO = (11, 110, 105)
 
@@ -36,14 +35,6 @@ def encode(image: Tensor) -> bytes:
     Shape:
         - image: $(\text{height}, \text{width})$
     """
-    height, width = image.shape
     opacity = image.abs().clamp(max=1).mul(255).round().unsqueeze(-1)
     colour = torch.where(image.unsqueeze(-1) < 0, torch.tensor(BELOW_ZERO), torch.tensor(INK))
-    pixels = torch.cat([colour, opacity], dim=-1).to(torch.uint8)  # (height, width, 4)
-    rows = b"".join(b"\0" + bytes(row.flatten().tolist()) for row in pixels)  # each row begins with its filter: none
-    header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
-    return SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(rows, 9)) + _chunk(b"IEND", b"")
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return encode_png(torch.cat([colour, opacity], dim=-1).to(torch.uint8))  # (height, width, 4)

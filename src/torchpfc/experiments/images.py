@@ -309,7 +309,7 @@ def fast(config: PFCImage) -> PFCImage:
     """The gradient of the optimum instead of that of the steps.
 
     With free weights a third of the steps is enough; with non-negative ones fewer steps lose accuracy on Fashion-MNIST.
-    Where parts are many, solves start where the last epoch ended.
+    Where parts are many, solves start where the last epoch ended; whether that loses accuracy is still to be measured.
     """
     implicit = replace(config, gradient="implicit", damping=1e-3)
     if config.num_basis > 512:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from torchpfc.solvers import Adjoint, NonnegativeLeastSquares, Solver, Unrolled, solve
-from torchpfc.solvers.adjoint import _only_once
+from torchpfc.solvers.adjoint import only_once
 from torchpfc.solvers.base import Trace, iterate
 from torchpfc.solvers.descent import Gram
 from torchpfc.solvers.gradient import GradientSolver
@@ -124,7 +124,7 @@ class _States(Function):
         ]
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
             back = _pull_back(ctx.recurrence, x, W, state, states, traces, gradient)
-        return *_only_once(back, gradient, x, W, state), None
+        return *only_once(back, gradient, x, W, state), None
 
 
 def _pull_back(

@@ -133,7 +133,7 @@ class _Unrolled(Function):
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
             back = ctx.solver.pull_back(descent, bounds, trace, iterations, gradient)
             to_x, to_W = descent.unrolled_gradients(trace.h[..., : trace.steps, :, :], back.v, back.total)
-        return *_only_once((to_x, to_W, back.start), gradient, *inputs), None
+        return *only_once((to_x, to_W, back.start), gradient, *inputs), None
 
 
 class _Implicit(Function):
@@ -150,7 +150,7 @@ class _Implicit(Function):
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
             u = _solve_on_support(descent, bounds, outcome, gradient, ctx.adjoint)
             to_x, to_W = descent.implicit_gradients(outcome.h, u)
-        return *_only_once((to_x, to_W), gradient, *inputs), None, None, None
+        return *only_once((to_x, to_W), gradient, *inputs), None, None, None
 
 
 def _end(ctx: Any, outcome: Outcome) -> Outcome:
@@ -232,7 +232,7 @@ def _row_dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).sum(-1, keepdim=True)
 
 
-def _only_once(gradients: tuple[Tensor, ...], *inputs: Tensor) -> tuple[Tensor, ...]:
+def only_once(gradients: tuple[Tensor, ...], *inputs: Tensor) -> tuple[Tensor, ...]:
     """Makes a second differentiation raise instead of silently counting these gradients as constants."""
     if not torch.is_grad_enabled():
         return gradients

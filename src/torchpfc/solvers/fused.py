@@ -266,12 +266,12 @@ def _launch_by_rows(  # gpu-only: starts a kernel
     name: str, like: Tensor, *arguments: Tensor | float | None, sizes: tuple[int, ...], **constants: bool
 ) -> None:
     """Starts a kernel with a program for each row; None stands for an argument that it will not look at."""
-    from torchpfc.solvers import kernels
+    from torchpfc.solvers import row_kernels
 
     block = 1 << (like.shape[-1] - 1).bit_length()
     given = [like if a is None else a for a in arguments]
     with torch.cuda.device_of(like):  # type: ignore[no-untyped-call]
-        getattr(kernels, name)[(like.shape[:-1].numel(),)](
+        getattr(row_kernels, name)[(like.shape[:-1].numel(),)](
             *given, *sizes, **constants, BLOCK=block, num_warps=min(max(block // 512, 1), 16)
         )
 

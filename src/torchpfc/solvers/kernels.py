@@ -1,13 +1,12 @@
 """The loops of `FISTA` and `Implicit` as Triton kernels.
 
-`fista`, `pull_back` and `conjugate_residuals` take all steps of a solve in one launch.
+`fista`, `pull_back` and `conjugate_residuals` take all steps of a solve in one launch. Where a step is worth its own
+launch, `torchpfc.solvers.row_kernels` has what it needs beside the product.
+
 No row of a batch depends on another. So a group of programs takes a few rows through every step without asking anybody
 outside of the group. Each program of a group owns a slice of the columns of h. After each step it writes its slice to
 memory, waits for the others of its group, and reads theirs, through the second-level cache; a group of one program
 waits for nobody.
-
-`finish_step`, `pull_back_step` and `conjugate_residual_step` take one step each, after the product that it begins with;
-there a program takes a row.
 
 The file can be imported where Triton is missing; its functions then cannot be called.
 
@@ -35,11 +34,12 @@ except ImportError:
 _SIZES = ["n", "units", "steps"]
 
 
-def _jit(function: Any) -> Any:
+def jit(function: Any) -> Any:
+    """Compiles a kernel when it is first called, where Triton is there."""
     return function if triton is None else triton.jit(function, do_not_specialize=_SIZES)
 
 
-@_jit  # gpu-only: compiled for the device
+@jit  # gpu-only: compiled for the device
 def _meet(counter, arrivals, SLICES: tl.constexpr):
     """Waits for the programs of this group, and lets each of them see what the others have written.
 
@@ -55,7 +55,7 @@ def _meet(counter, arrivals, SLICES: tl.constexpr):
             arrived = tl.atomic_add(counter, 0, sem="acquire", scope="gpu")
 
 
-@_jit  # gpu-only: compiled for the device
+@jit  # gpu-only: compiled for the device
 def _load(base, rows, inside, first, r, TILES: tl.constexpr, WIDTH: tl.constexpr):
     """The tiles of this program out of a matrix of shape (n, r), zero beyond its edges."""
     tiles = ()
@@ -66,7 +66,7 @@ def _load(base, rows, inside, first, r, TILES: tl.constexpr, WIDTH: tl.constexpr
     return tiles
 
 
-@_jit  # gpu-only: compiled for the device
+@jit  # gpu-only: compiled for the device
 def _store(base, tiles, rows, inside, first, r, TILES: tl.constexpr, WIDTH: tl.constexpr):
     """Writes the tiles of this program to a matrix of shape (n, r)."""
     for tile in tl.static_range(TILES):
@@ -75,7 +75,7 @@ def _store(base, tiles, rows, inside, first, r, TILES: tl.constexpr, WIDTH: tl.c
         tl.store(base + rows[:, None] * r + columns[None, :], tiles[tile], mask=mask)
 
 
-@_jit  # gpu-only: compiled for the device
+@jit  # gpu-only: compiled for the device
 def _zeros(TILES: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Tiles of zeros."""
     tiles = ()
@@ -84,7 +84,7 @@ def _zeros(TILES: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     return tiles
 
 
-@_jit  # gpu-only: compiled for the device
+@jit  # gpu-only: compiled for the device
 def _scaled(tiles, scale, TILES: tl.constexpr):
     """Tiles with each row multiplied by a number."""
     scaled = ()
@@ -93,7 +93,7 @@ def _scaled(tiles, scale, TILES: tl.constexpr):
     return scaled
 
 
-@_jit  # gpu-only: compiled for the device
+@jit  # gpu-only: compiled for the device
 def _difference(tiles, others, TILES: tl.constexpr):
     """What is left of tiles when others are taken away."""
     differences = ()
@@ -102,7 +102,7 @@ def _difference(tiles, others, TILES: tl.constexpr):
     return differences
 
 
-@_jit  # gpu-only: compiled for the device
+@jit  # gpu-only: compiled for the device
 def _product(
     source,
     C,
@@ -135,7 +135,7 @@ def _product(
     return sums
 
 
-@_jit  # gpu-only: compiled for the device
+@jit  # gpu-only: compiled for the device
 def _place(program, n, ROWS: tl.constexpr, SLICES: tl.constexpr):
     """Where a program works: its group, its place in the group, its problem in the stack, and its rows there."""
     group = program // SLICES
@@ -144,13 +144,13 @@ def _place(program, n, ROWS: tl.constexpr, SLICES: tl.constexpr):
     return group, program % SLICES, model, group % blocks * ROWS + tl.arange(0, ROWS)
 
 
-@_jit  # gpu-only: compiled for the device
+@jit  # gpu-only: compiled for the device
 def _share(sums, place, member, ROWS: tl.constexpr):
     """Writes a number per row for the other programs of the group."""
     tl.store(place + member * ROWS + tl.arange(0, ROWS), sums)
 
 
-@_jit  # gpu-only: compiled for the device
+@jit  # gpu-only: compiled for the device
 def _shares(place, ROWS: tl.constexpr, SLICES: tl.constexpr):
     """The numbers that the programs of the group have written, one column for each; zero where there is none."""
     members = tl.arange(0, 16)
@@ -158,7 +158,7 @@ def _shares(place, ROWS: tl.constexpr, SLICES: tl.constexpr):
     return tl.load(at, mask=(members < SLICES)[None, :], other=0.0, cache_modifier=".cg")
 
 
-@_jit  # gpu-only: compiled for the device
+@jit  # gpu-only: compiled for the device
 def _scale(largest, limit, SLICES: tl.constexpr):
     """What brings the largest entry of each row under the limit; a row whose limit is zero has the scale zero."""
     if SLICES > 1:
@@ -167,7 +167,7 @@ def _scale(largest, limit, SLICES: tl.constexpr):
     return tl.where(scale > 1.0, 1.0, scale)
 
 
-@_jit  # gpu-only: compiled for the device
+@jit  # gpu-only: compiled for the device
 def fista(
     h_out,
     scale_out,
@@ -301,7 +301,7 @@ def fista(
     _store(h_out, _scaled(z, scale, TILES), rows, inside, first, r, TILES, WIDTH)
 
 
-@_jit  # gpu-only: compiled for the device
+@jit  # gpu-only: compiled for the device
 def pull_back(
     v_out,
     total_out,
@@ -401,7 +401,7 @@ def pull_back(
     _store(start_out + model * size, arriving, rows, inside, first, r, TILES, WIDTH)
 
 
-@_jit  # gpu-only: compiled for the device
+@jit  # gpu-only: compiled for the device
 def conjugate_residuals(
     u_out,
     gradient,
@@ -538,216 +538,3 @@ def conjugate_residuals(
         residual = rest
     inverse = tl.full([ROWS], 1.0, dtype=tl.float32) / tl.load(L + model)
     _store(u_out + model * size, _scaled(u, inverse, TILES), rows, inside, first, r, TILES, WIDTH)
-
-
-@_jit  # gpu-only: compiled for the device
-def finish_step(
-    product,
-    ahead,
-    offset,
-    last,
-    limit,
-    h_out,
-    ahead_out,
-    scale_out,
-    floor,
-    momentum,
-    n,
-    r,
-    last_stride,
-    h_stride,
-    CAP: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    r"""All of a gradient step that is not a product; a program takes a row.
-
-    Args:
-        product: $C y$.
-        ahead: The point y that the step starts from.
-        offset: What the step adds, d.
-        last: The iterate before.
-        limit: The largest value that an entry of each row may take.
-        h_out: The iterate.
-        ahead_out: The point that the next step starts from.
-        scale_out: What the cap scaled each row by.
-        floor: The smallest value of an entry.
-        momentum: How far the next step starts beyond the iterate, along the last move.
-        n: Rows of each problem.
-        r: Columns.
-        last_stride: From one problem of the stack to the next in `last`.
-        h_stride: The same in `h_out`.
-        CAP: Whether there is a limit.
-        BLOCK: A power of two, at least r.
-
-    Shape:
-        - product, ahead, offset, ahead_out: $(*, n, r)$
-        - last, h_out: $(*, n, r)$, with a stride of their own
-        - limit, scale_out: $(*, n)$
-    """
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
-    inside = columns < r
-    at = row * r + columns
-    own = row % n * r + columns  # within the problem
-    y = tl.load(ahead + at, mask=inside, other=0.0)
-    d = tl.load(offset + at, mask=inside, other=0.0)
-    h = y + d - tl.load(product + at, mask=inside, other=0.0)
-    h = tl.where(h < floor, floor, h)  # not a maximum, so that NaN stays NaN
-    if CAP:
-        largest = tl.max(tl.where(inside, h, 0.0), axis=0)
-        scale = tl.load(limit + row) / tl.maximum(largest, 1.1754943508222875e-38)
-        scale = tl.where(scale > 1.0, 1.0, scale)
-        tl.store(scale_out + row, scale)
-        h *= scale
-    before = tl.load(last + row // n * last_stride + own, mask=inside, other=0.0)
-    tl.store(h_out + row // n * h_stride + own, h, mask=inside)
-    tl.store(ahead_out + at, h + momentum * (h - before), mask=inside)
-
-
-@_jit  # gpu-only: compiled for the device
-def pull_back_step(
-    base,
-    product,
-    h,
-    scale,
-    later,
-    v_out,
-    total,
-    floor,
-    before,
-    after,
-    n,
-    r,
-    base_stride,
-    h_stride,
-    scale_stride,
-    v_stride,
-    LAST: tl.constexpr,
-    CAP: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    r"""All of a step of the backward pass that is not a product; a program takes a row.
-
-    Args:
-        base: What the product is taken from to give the gradient with respect to the iterate.
-        product: C times that; not there in the last step, where the gradient arrives.
-        h: The iterate.
-        scale: What the cap scaled each row by.
-        later: $u_{k+1}$, which becomes $u_k$.
-        v_out: $v_k$.
-        total: The sum of all $v$, to which this one is added.
-        floor: The smallest value of an entry.
-        before: The momentum before the step.
-        after: The momentum after it.
-        n: Rows of each problem.
-        r: Columns.
-        base_stride: From one problem of the stack to the next in `base`.
-        h_stride: The same in `h`.
-        scale_stride: The same in `scale`.
-        v_stride: The same in `v_out`.
-        LAST: Whether this is the last step, the first to be gone back through.
-        CAP: Whether there was a limit.
-        BLOCK: A power of two, at least r.
-
-    Shape:
-        - product, later, total: $(*, n, r)$
-        - base, h, v_out: $(*, n, r)$, with a stride of their own
-        - scale: $(*, n)$, with a stride of its own
-    """
-    row = tl.program_id(0).to(tl.int64)
-    model = row // n
-    columns = tl.arange(0, BLOCK)
-    inside = columns < r
-    at = row * r + columns
-    own = row % n * r + columns
-    arriving = tl.load(base + model * base_stride + own, mask=inside, other=0.0)
-    threshold = floor
-    if not LAST:
-        arriving -= tl.load(product + at, mask=inside, other=0.0)
-    if CAP:
-        s = tl.load(scale + model * scale_stride + row % n)
-        threshold = floor * s
-        arriving *= s
-    code = tl.load(h + model * h_stride + own, mask=inside, other=0.0)
-    u = tl.where(code > threshold, arriving, 0.0)
-    v = (1.0 + before) * u
-    if not LAST:
-        v -= after * tl.load(later + at, mask=inside, other=0.0)
-    tl.store(later + at, u, mask=inside)
-    tl.store(v_out + model * v_stride + own, v, mask=inside)
-    if LAST:
-        tl.store(total + at, v, mask=inside)
-    else:
-        tl.store(total + at, tl.load(total + at, mask=inside, other=0.0) + v, mask=inside)
-
-
-@_jit  # gpu-only: compiled for the device
-def conjugate_residual_step(
-    product,
-    h,
-    scale,
-    u,
-    residual,
-    direction,
-    direction_image,
-    curvature,
-    floor,
-    damping,
-    r,
-    FIRST: tl.constexpr,
-    CAP: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    r"""All of a step of conjugate residuals on the support of h that is not a product; a program takes a row.
-
-    Args:
-        product: C times the residual.
-        h: The code.
-        scale: What the cap scaled it by in the last step.
-        u: The solution so far; changed, as are the next four.
-        residual: What it leaves of the right-hand side.
-        direction: Where the last step went.
-        direction_image: The matrix times that.
-        curvature: Of the last step.
-        floor: The smallest value of an entry of h.
-        damping: Ridge added to the system.
-        r: Columns.
-        FIRST: Whether this is the first step.
-        CAP: Whether there was a cap.
-        BLOCK: A power of two, at least r.
-
-    Shape:
-        - product, h, u, residual, direction, direction_image: $(*, n, r)$
-        - scale, curvature: $(*, n)$
-    """
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
-    inside = columns < r
-    at = row * r + columns
-    threshold = floor
-    ridge = damping
-    if CAP:
-        s = tl.load(scale + row)
-        threshold = floor * s
-        ridge = damping + (1.0 - s) / tl.maximum(s, 1.1754943508222875e-38)
-    rest = tl.load(residual + at, mask=inside, other=0.0)
-    free = tl.load(h + at, mask=inside, other=0.0) > threshold
-    image = tl.where(free & inside, tl.load(product + at, mask=inside, other=0.0) + ridge * rest, 0.0)
-    left = tl.sum(rest * image, axis=0)
-    ahead = rest
-    ahead_image = image
-    if not FIRST:
-        # What is left once only collinear parts disagree has no curvature: stop there instead of chasing rounding.
-        left = tl.where(left > 1.1920928955078125e-07 * tl.sum(rest * rest, axis=0), left, 0.0)
-        ratio = left / tl.maximum(tl.load(curvature + row), 1.1754943508222875e-38)
-        ahead += ratio * tl.load(direction + at, mask=inside, other=0.0)
-        ahead_image += ratio * tl.load(direction_image + at, mask=inside, other=0.0)
-    length = left / tl.maximum(tl.sum(ahead_image * ahead_image, axis=0), 1.1754943508222875e-38)
-    closer = length * ahead
-    if not FIRST:
-        closer += tl.load(u + at, mask=inside, other=0.0)
-    tl.store(u + at, closer, mask=inside)
-    tl.store(residual + at, rest - length * ahead_image, mask=inside)
-    tl.store(direction + at, ahead, mask=inside)
-    tl.store(direction_image + at, ahead_image, mask=inside)
-    tl.store(curvature + row, left)
