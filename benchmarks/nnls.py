@@ -32,7 +32,7 @@ import torch
 from _machine import describe, write_json
 from torch import Tensor
 
-from torchpfc import ADMM, FISTA, CoordinateDescent, NonnegativeLeastSquares, nnls, solve
+from torchpfc import ADMM, FISTA, ActiveSet, CoordinateDescent, NonnegativeLeastSquares, nnls, solve
 from torchpfc.solvers import Solver
 
 ROWS, FEATURES, GAP = 2_000, 784, 1e-3
@@ -211,7 +211,8 @@ def measure(x: Tensor, W: Tensor, rounds: int) -> dict[str, Any]:
 def contenders(device: str) -> dict[str, Contender]:
     found = {"torchpfc nnls": ours_by_tolerance, "torchpfc ADMM": ours(ADMM), "torchpfc FISTA": ours(FISTA)}
     if device == "cpu":  # on a GPU a sweep is hundreds of launches
-        found |= {"torchpfc CoordinateDescent": ours(CoordinateDescent), "scikit-learn NMF cd": scikit_learn}
+        found |= {"torchpfc ActiveSet": ours(ActiveSet), "torchpfc CoordinateDescent": ours(CoordinateDescent)}
+        found |= {"scikit-learn NMF cd": scikit_learn}
     return {**found, "torchnmf": torchnmf}
 
 

@@ -39,6 +39,7 @@ from torchpfc.optim import (
 from torchpfc.solvers import (
     ADMM,
     FISTA,
+    ActiveSet,
     ConvergenceWarning,
     CoordinateDescent,
     Implicit,
@@ -59,6 +60,7 @@ __all__ = [
     "FISTA",
     "MLP",
     "NMFRNN",
+    "ActiveSet",
     "Attention",
     "ColumnsExhausted",
     "Completion",

@@ -13,6 +13,7 @@ from torch import Tensor
 from torchpfc import (
     ADMM,
     FISTA,
+    ActiveSet,
     ConvergenceWarning,
     CoordinateDescent,
     Multiplicative,
@@ -30,7 +31,12 @@ MASKED = [
     pytest.param(Multiplicative(max_iter=50_000, tol=1e-6, check_every=20), id="Multiplicative"),
     pytest.param(CoordinateDescent(max_iter=2_000, tol=1e-12), id="CoordinateDescent"),
 ]
-SOLVERS = [*MASKED, pytest.param(ADMM(max_iter=20_000, tol=1e-12), id="ADMM")]
+APPROACHING = [*MASKED, pytest.param(ADMM(max_iter=20_000, tol=1e-12), id="ADMM")]  # the solution, step by step
+SOLVERS = [
+    *APPROACHING,
+    pytest.param(ActiveSet(tol=1e-12), id="ActiveSet"),
+    pytest.param(ActiveSet(tol=1e-12, candidates=1), id="ActiveSet-one-by-one"),
+]
 
 
 def accuracy(solver: Solver) -> float:
@@ -121,7 +127,7 @@ def test_masked_entries_change_nothing(solver: Solver) -> None:
         )
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", APPROACHING)
 def test_warm_start_at_the_solution_stays_there(solver: Solver) -> None:
     x, W = well_posed()
     problem = NonnegativeLeastSquares(x, W)
@@ -139,7 +145,7 @@ def test_no_rows(solver: Solver) -> None:
     assert solution.kkt.shape == solution.iterations.shape == solution.converged.shape == (0,)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", APPROACHING)
 def test_warns_where_it_stops_short(solver: Solver) -> None:
     from dataclasses import replace
 
@@ -211,7 +217,7 @@ def test_a_solver_that_takes_no_mask_says_so() -> None:
         solve(NonnegativeLeastSquares(x, W, mask=torch.ones_like(x, dtype=torch.bool)), ADMM())
 
 
-@pytest.mark.parametrize("kind", [Multiplicative, CoordinateDescent, ADMM])
+@pytest.mark.parametrize("kind", [Multiplicative, CoordinateDescent, ADMM, ActiveSet])
 def test_only_the_gradient_solvers_take_a_cap(kind: type[Solver]) -> None:
     with pytest.raises(ValueError, match=f"cap must be False for {kind.__name__}, got True"):
         kind(cap=True)

@@ -10,6 +10,7 @@ from tests.solvers.plain import plain_loop, spectral_norm_squared
 from torchpfc import (
     ADMM,
     FISTA,
+    ActiveSet,
     CoordinateDescent,
     Implicit,
     Multiplicative,
@@ -183,6 +184,7 @@ def test_unrolled_multiplicative_updates_to_a_tolerance_equal_autograd_row_by_ro
 CHECKED = [
     pytest.param(CoordinateDescent(max_iter=500, tol=1e-13), EXACT, id="implicit-coordinates"),
     pytest.param(ADMM(max_iter=5000, tol=1e-13), EXACT, id="implicit-admm"),
+    pytest.param(ActiveSet(tol=1e-13), EXACT, id="implicit-active-set"),
     pytest.param(Multiplicative(max_iter=12), Unrolled(), id="unrolled-multiplicative"),
     pytest.param(FISTA(max_iter=15, floor=0.01, cap=True), Unrolled(), id="unrolled"),
     pytest.param(FISTA(max_iter=15, restart=True), Unrolled(), id="unrolled-restart"),

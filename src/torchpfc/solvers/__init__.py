@@ -1,5 +1,6 @@
 """Given x and W, find h >= 0: problems, solvers, and how gradients pass through them."""
 
+from torchpfc.solvers.active_set import ActiveSet
 from torchpfc.solvers.adjoint import Adjoint, Implicit, Truncated, Unrolled
 from torchpfc.solvers.admm import ADMM
 from torchpfc.solvers.base import ConvergenceWarning, Solution, Solver
@@ -15,6 +16,7 @@ from torchpfc.solvers.solve import default_adjoint, nnls, solve
 __all__ = [
     "ADMM",
     "FISTA",
+    "ActiveSet",
     "Adjoint",
     "ConvergenceWarning",
     "CoordinateDescent",

@@ -246,7 +246,7 @@ def solve_on_support_by_rows(  # gpu-only: starts a kernel
         outcome: Where the solve ended.
         gradient: The gradient with respect to h.
     """
-    h, scale = _by_rows(outcome.h), None if outcome.scale is None else outcome.scale.contiguous()
+    h, scale = outcome.h.contiguous(), None if outcome.scale is None else outcome.scale.contiguous()
     residual = bounds.free(h, scale).mul_(gradient)
     u, direction, image = (torch.empty_like(residual) for _ in range(3))
     curvature = residual.new_empty(residual.shape[:-1])
