@@ -341,3 +341,19 @@ def test_a_saved_ledger_gives_the_same_answers_and_goes_on(ids: list[int], with_
 
 def test_merged_ranges_are_few_and_in_order() -> None:
     assert merged([range(4, 6), range(0), range(1, 2), range(2, 4), range(8, 9)]) == (range(1, 6), range(8, 9))
+
+
+# Steps without an optimizer
+
+
+def test_columns_that_were_computed_have_an_entry_like_those_that_were_learned() -> None:
+    ledger = Ledger()
+    ledger.record(3, range(0, 4), rows=[7, 8])
+    ledger.record(4, [6, 4, 5], rows=torch.tensor([9]))
+    assert ledger.columns_of([3]) == (range(0, 4),) and ledger.columns_of([4]) == (range(4, 7),)
+    assert ledger.columns_of_examples([9]) == (range(4, 7),) and ledger.batches_of([5]) == [4]
+    assert ledger.steps == 2 and ledger.first_step([4]) == 1 and ledger.next_id == 5
+    ledger.columns_removed(range(0, 4))
+    assert ledger.columns_of([4]) == (range(0, 3),)
+    with pytest.raises(ValueError, match="rows must be those that batch 3 had before"):
+        ledger.record(3, [9], rows=[1])

@@ -108,6 +108,18 @@ class Ledger:
         if self._steps == before:  # nobody watches, or a CUDA graph took the step without calling hooks
             raise RuntimeError(f"the ledger must see a step of batch {id}: use ledger.watch(), and fit(capture=False)")
 
+    def record(self, id: int, columns: Iterable[int], rows: Iterable[int] | Tensor | None = None) -> None:
+        """Enters a step that was taken without an optimizer: columns that were computed from a batch.
+
+        Args:
+            id: The number of the batch.
+            columns: Those that it could write.
+            rows: Its examples; see `batch`.
+        """
+        self._begin(index(id), None if rows is None else _as_ints(rows))
+        self._write(as_ranges(columns))
+        self._current = None
+
     def follow(self, stream: Stream) -> Following:
         """The batches of a stream, for `torchpfc.training.fit`; the ledger is told of each before its step.
 
@@ -277,14 +289,20 @@ class Ledger:
                 f"the ledger must be told when columns are removed ({self._num_columns} before, now {num_columns}): "
                 "use ledger.columns_removed()"
             )
-        id, rows = self._current
         reached = range(num_columns)
         if isinstance(optimizer, WindowedOptimizer):
             reached = reached[optimizer.window.columns.start : optimizer.window.columns.stop]
-        self._columns[id] = merged((*self._columns.get(id, ()), reached))
+        self._num_columns = num_columns
+        self._write((reached,))
+
+    def _write(self, reached: Ranges) -> None:
+        """Enters a step of the current batch."""
+        assert self._current is not None
+        id, rows = self._current
+        self._columns[id] = merged((*self._columns.get(id, ()), *reached))
         self._rows[id] = rows
         self._first_steps.setdefault(id, self._steps)
-        self._num_columns = num_columns
+        self._num_columns = max(self._num_columns, *(part.stop for part in reached), 0)
         self._steps += 1
 
 

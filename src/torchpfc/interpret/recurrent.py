@@ -1,4 +1,4 @@
-"""What a model has learned, read from its weights: tensors in, small records out."""
+"""The machine that a factorized RNN has learned, read from its weights alone (Section 5.8)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,346 @@
+"""What all estimators share: a block inside, looked at, asked, made to forget, saved and loaded."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from torchpfc.interpret import ColumnReport, Explanation, describe_columns
+from torchpfc.nn.block import PFCBlock
+from torchpfc.optim.ledger import Ledger
+from torchpfc.sklearn.calibration import p_values, relative_residual
+from torchpfc.sklearn.learning import couple
+from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, InputScale, Rows
+from torchpfc.sklearn.saving import load_estimator, save_estimator
+from torchpfc.solvers import FISTA, Implicit
+from torchpfc.unlearning import ForgetReport, forget
+from torchpfc.unlearning.report import How
+
+DTYPES = (np.float64, np.float32)
+"""The types that inputs are computed in; all others become the first."""
+
+
+class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
+    """An estimator with a PFC block.
+
+    After `fit` it has the block itself as `block_`, and as `ledger_` the record of which batch wrote which parts.
+    """
+
+    block_: PFCBlock
+    ledger_: Ledger
+    scale_: InputScale
+    held_out_: Rows
+    n_features_in_: int
+
+    # What a concrete estimator says of itself
+
+    @abstractmethod
+    def _output_names(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+
+    @abstractmethod
+    def _affine(self) -> tuple[Tensor, Tensor]:
+        """Base and scale of the outputs: what the user sees is base + scale * block."""
+
+    @abstractmethod
+    def _calibrate(self) -> None:
+        """Looks at the rows held out anew, after the block has changed."""
+
+    @abstractmethod
+    def _extra_state(self) -> dict[str, Any]:
+        """What else is to be saved, as plain values."""
+
+    @abstractmethod
+    def _load_extra_state(self, state: dict[str, Any]) -> None:
+        """Takes over what `_extra_state` gave."""
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether there is a block."""
+        return hasattr(self, "block_")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A ledger may watch optimizers, which a copy has nothing to do with.
+        state = dict(super().__getstate__())
+        if "ledger_" in state:
+            state["ledger_"] = state["ledger_"].state_dict()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "ledger_" in state:
+            self.ledger_ = Ledger()
+            self.ledger_.load_state_dict(state["ledger_"])
+
+    # Looking at it
+
+    @property
+    def n_components_(self) -> int:
+        """How many parts there are."""
+        return self.block_.num_basis
+
+    @property
+    def components_(self) -> Array:
+        """The parts in the units of the input, of shape (n_components_, n_features_in_)."""
+        return self._numpy(self.scale_.decode(self.block_.weight_x.detach().mT))
+
+    def codes(self, X: Any) -> Array:
+        """How much of each part every input contains.
+
+        Args:
+            X: Inputs, of shape (n, n_features_in_).
+
+        Returns:
+            The amounts, of shape (n, n_components_).
+        """
+        return self._numpy(self._couple(X)[1])
+
+    def reconstruct(self, X: Any) -> Array:
+        """Inputs put together from parts.
+
+        Args:
+            X: Inputs, of shape (n, n_features_in_).
+
+        Returns:
+            The reconstructions, of the same shape.
+        """
+        return self._numpy(self.scale_.decode(self._couple(X)[3]))
+
+    def explain(self, X: Any) -> Explanation:
+        """Takes predictions apart: which parts, how much of each, and what each adds to every output.
+
+        Args:
+            X: Inputs, of shape (n, n_features_in_).
+
+        Returns:
+            The sums, checked to add up, in the units of inputs and outputs; prints as tables.
+        """
+        given, h, y, _ = self._couple(X)
+        base, scale = self._affine()
+        names = self._output_names()
+        shown = slice(len(names))  # a model without outputs has a block with one that says nothing
+        return Explanation(
+            x=given.cpu(),
+            y=(base + scale * y)[:, shown].cpu(),
+            h=h.cpu(),
+            weight_x=self.scale_.decode(self.block_.weight_x.detach().mT).mT.cpu(),
+            weight_y=(scale.unsqueeze(1) * self.block_.weight_y.detach())[shown].cpu(),
+            base=base[shown].cpu(),
+            outputs=names,
+            classes=hasattr(self, "classes_"),
+        )
+
+    def describe_parts(self, X: Any, y: Any = None) -> ColumnReport:
+        """Says of every part how many inputs contain it, which ones most, what it predicts and who wrote it.
+
+        Args:
+            X: Inputs, of shape (n, n_features_in_).
+            y: Their classes, for a classifier.
+        """
+        h = self._couple(X)[1].cpu()
+        labels = None
+        if y is not None:
+            if not hasattr(self, "classes_"):
+                raise ValueError(f"y must be None for a {type(self).__name__}, which has no classes, got one")
+            labels = torch.tensor(np.searchsorted(self.classes_, np.asarray(y)))
+        return describe_columns(_OnCPU(self.block_), h, labels=labels, ledger=self.ledger_)
+
+    def recognition_score(self, X: Any) -> Array:
+        """Is this input like what was learned? The share of rows held out that are explained as badly or worse.
+
+        What counts is the norm of what the parts leave of an input, relative to that of the input. For inputs like
+        those of the training, each p-value is as likely as any other; one of 0.001 says that such an input hardly ever
+        came up.
+
+        Args:
+            X: Inputs, of shape (n, n_features_in_).
+
+        Returns:
+            A p-value for each.
+        """
+        given, _, _, reconstruction = self._couple(X)
+        residual = self._residual(given, reconstruction)
+        held = self.held_out_
+        return self._numpy(p_values(residual, self._held_out_residual, held.weight))
+
+    # Forgetting
+
+    def forget(self, batches: Iterable[int] | int, *, how: How = "zero") -> ForgetReport:
+        """Removes what batches wrote: the parts that `partial_fit` learned from them, and their rows held out.
+
+        Args:
+            batches: The numbers of the batches, as given to `partial_fit`.
+            how: `"zero"` leaves parts of zeros, so that the numbers of the others stay; `"remove"` makes the model
+                smaller; `"reinitialize"` leaves random parts.
+
+        Returns:
+            What was done, and what that does and does not guarantee.
+        """
+        check_is_fitted(self)
+        asked = [batches] if isinstance(batches, int | np.integer) else [int(id) for id in batches]
+        generator = self._generator() if how == "reinitialize" else None
+        report = forget(self.block_, self.ledger_, batches=asked, how=how, generator=generator)
+        kept = ~torch.isin(self.held_out_.batch, torch.tensor(asked))
+        self.held_out_ = self.held_out_.select(kept)
+        self.block_.eval()
+        self._calibrate()
+        return report
+
+    # Saving
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Saves the estimator into a folder: `config.json`, and its tensors as safetensors.
+
+        What the folder held before is replaced in one stroke: whoever looks finds the old model or the new one.
+
+        Args:
+            folder: Where; made if need be.
+        """
+        check_is_fitted(self)
+        save_estimator(self, Path(folder))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, device: str | torch.device | None = None) -> Self:
+        """Loads what `save_pretrained` saved.
+
+        Args:
+            folder: Where.
+            device: Where to put the model; where it was to be when saved by default.
+        """
+        estimator: Self = load_estimator(cls, Path(folder), device)
+        return estimator
+
+    # Inside
+
+    def _couple(self, X: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Inputs as given, their codes, and the block's predictions and reconstructions."""
+        check_is_fitted(self)
+        given = self._tensor(validate_data(self, X, dtype=DTYPES, reset=False))
+        return given, *couple(self.block_, self.scale_.encode(given))
+
+    def _residual(self, given: Tensor, reconstruction: Tensor) -> Tensor:
+        """How far off the block is, in its own units."""
+        return relative_residual(self.scale_.encode(given), reconstruction)
+
+    def _keep_held_out(self, rows: Rows, generator: torch.Generator) -> None:
+        """Keeps rows for calibration, with those that are there already, but not too many."""
+        if getattr(self, "held_out_", None) is not None:
+            rows = self.held_out_.join(rows)
+        if len(rows.x) > MOST_HELD_OUT:
+            rows = rows.select(torch.randperm(len(rows.x), generator=generator)[:MOST_HELD_OUT].sort().values)
+        self.held_out_ = rows
+
+    def _new_block(self, weight_x: Tensor, weight_y: Tensor, *, nonnegative: bool) -> PFCBlock:
+        """A block with these weights."""
+        block = PFCBlock(
+            weight_x.shape[0],
+            weight_y.shape[0],
+            weight_x.shape[1],
+            nonnegative=nonnegative,
+            l1=float(self.l1),
+            solver=FISTA(max_iter=int(getattr(self, "inference_steps", 100))),
+            adjoint=Implicit.fast(),
+            device=weight_x.device,
+            dtype=weight_x.dtype,
+        )
+        with torch.no_grad():
+            block.weight_x.copy_(weight_x)
+            block.weight_y.copy_(weight_y)
+        block.reset_step_size()
+        return block.eval()
+
+    def _add_parts(self, weight_x: Tensor, weight_y: Tensor, batch: int) -> None:
+        """Appends parts to the block and enters them into the ledger."""
+        first = self.block_.num_basis
+        self.block_.add_basis(weight_x.shape[1])
+        with torch.no_grad():
+            self.block_.weight_x[:, first:] = weight_x
+            self.block_.weight_y[:, first:] = weight_y
+        self.block_.reset_step_size()
+        self.block_.eval()
+        self.ledger_.record(batch, range(first, self.block_.num_basis))
+
+    def _batch_id(self, batch_id: int | None) -> int:
+        if batch_id is None:
+            return self.ledger_.next_id
+        if not isinstance(batch_id, int | np.integer) or batch_id < 0:
+            raise ValueError(f"batch_id must be an int of at least 0 or None, got {batch_id!r}")
+        return int(batch_id)
+
+    def _check_sign(self, given: Tensor) -> None:
+        if self.block_.nonnegative and len(given) and (lowest := float(given.nan_to_num(nan=0.0).min())) < 0:
+            raise ValueError(_negative(lowest, type(self).__name__))
+
+    def _signed(self, x: Array) -> bool:
+        """Whether parts may be negative, by the parameter `nonnegative` and the data."""
+        lowest = float(np.nanmin(x)) if not np.isnan(x).all() else 0.0
+        if self.nonnegative not in (True, False, "auto"):
+            raise ValueError(f"nonnegative must be True, False or 'auto', got {self.nonnegative!r}")
+        if self.nonnegative is True and lowest < 0:
+            raise ValueError(_negative(lowest, type(self).__name__))
+        return lowest < 0 if self.nonnegative == "auto" else not self.nonnegative
+
+    def _tensor(self, values: Array) -> Tensor:
+        """Numbers on the device and in the type of the block."""
+        like = self.block_.weight_x
+        return torch.tensor(np.ascontiguousarray(values), dtype=like.dtype, device=like.device)
+
+    def _numpy(self, values: Tensor) -> Array:
+        array: Array = values.detach().cpu().numpy()
+        return array.copy()
+
+    def _generator(self) -> torch.Generator:
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        return torch.Generator().manual_seed(int(seed))
+
+    def _device(self) -> torch.device:
+        try:
+            device = torch.device("cpu" if self.device is None else self.device)
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(
+                f"device must name a device of PyTorch or be None, got {self.device!r} ({error})"
+            ) from None
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device must be one that is there, got {self.device!r} and no CUDA device")
+        return device
+
+    def _say(self, message: str) -> None:
+        if self.verbose:
+            print(f"[{type(self).__name__}] {message}", flush=True)
+
+
+class _OnCPU:
+    """The weights of a block, brought to where the codes are."""
+
+    def __init__(self, block: PFCBlock) -> None:
+        self.weight_x, self.weight_y = block.weight_x.detach().cpu(), block.weight_y.detach().cpu()
+
+
+def _negative(lowest: float, name: str) -> str:
+    return (
+        f"X must be non-negative for non-negative parts, got an entry of {lowest:.3g} (Negative values in data passed "
+        f"to {name}); nonnegative=False allows signs"
+    )
+
+
+def check_number(
+    name: str, value: Any, *, integer: bool, low: float, high: float = np.inf, above: bool = False
+) -> None:
+    """Raises `ValueError` or `TypeError` where a parameter is not a number from `low` (or above it) to `high`."""
+    kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise TypeError(f"{name} must be {'an int' if integer else 'a number'}, got {value!r}")
+    number = float(value)
+    if not (low < number if above else low <= number) or not number <= high or number == np.inf:
+        bounds = f"{'greater than' if above else 'at least'} {low:g}"
+        if high < np.inf:
+            bounds += f" and at most {high:g}"
+        raise ValueError(f"{name} must be {bounds}, got {value!r}")

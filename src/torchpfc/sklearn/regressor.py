@@ -1,0 +1,184 @@
+"""A regressor that says why."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from torchpfc.sklearn.base import DTYPES
+from torchpfc.sklearn.calibration import relative_residual
+from torchpfc.sklearn.learning import couple, prototypes, readout, suitable_count, unit_columns
+from torchpfc.sklearn.rows import Array, Rows, check_weights
+from torchpfc.sklearn.supervised import SupervisedPFC
+
+_MOST_PARTS = 100
+"""Parts at most where nobody says how many."""
+
+
+class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ignore[misc]
+    r"""Predicts numbers, one or several, from the parts that inputs are made of.
+
+    A `PFCBlock` explains an input as a sum of parts, and a prediction is a base plus what these parts add:
+    $y = b + \sum_r W_y[:, r]\, h_r$. `explain` shows that sum. Parts begin as means of similar examples, $W_y$ is found
+    by least squares, and both are then learned together by gradients.
+
+    Where parts are non-negative the base is the smallest y, so that parts only add to it. Otherwise it is the mean, and
+    parts add and subtract.
+
+    Args:
+        n_components: How many parts; fewer where there are fewer examples. `"auto"` is one for every five examples, 20
+            to 100 where there are enough of them.
+        nonnegative: Whether parts and what they add are non-negative (NMF) or free (semi-NMF). `"auto"` is the former
+            where no entry of X is negative.
+        fit_intercept: Whether inputs get one more feature, a constant. Without it, predictions less the base are
+            proportional to the size of an input. `"auto"` adds it.
+        l1: Weight of the sum of h in what h minimizes, for inputs scaled to a size of 1; makes explanations short.
+        reconstruction: What the error of the reconstruction counts in learning, where that of the prediction, scaled to
+            a standard deviation of 1, counts 1.
+        inference_steps: Steps in which a code is found.
+        max_iter: Epochs of learning by gradients, at most.
+        learning_rate: Of these.
+        batch_size: Examples in a step; `"auto"` is 200.
+        early_stopping: Whether to stop when the error of the rows held out no longer falls, and to go back to where it
+            was smallest.
+        validation_fraction: Rows to hold out. They calibrate recognition as well, and the estimator keeps up to 1,000
+            of them. Where they would be fewer than 5, all rows are learned from and used for this.
+        n_iter_no_change: Epochs without a smaller error after which to stop.
+        tol: How much smaller it must be, relatively.
+        parts_per_batch: How many parts each call of `partial_fit` adds; `"auto"` is one for every five examples.
+        device: Where to compute, such as `"cuda"`; the CPU by default.
+        random_state: Seed of everything random.
+        verbose: Whether to print progress.
+
+    Attributes:
+        components_: The parts, in the units of the input.
+        base_: What is predicted where there is no part at all, one number for each output.
+        block_: The block itself.
+        ledger_: Which batch wrote which parts.
+        n_iter_: Epochs that were made; calls of `partial_fit` after the first of those.
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(size=(200, 3))
+        >>> model = PFCRegressor(max_iter=0, random_state=0).fit(X, np.abs(X[:, 0]) + X[:, 1])
+        >>> model.predict(X[:2]).shape
+        (2,)
+        >>> bool(model.score(X, np.abs(X[:, 0]) + X[:, 1]) > 0.9)
+        True
+    """
+
+    base_: Array
+    output_scale_: Array
+    """Units in which the block predicts each output."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learns from all examples at once.
+
+        Args:
+            X: Inputs, of shape (n, n_features).
+            y: Numbers to predict, of shape (n,) or (n, n_outputs).
+            sample_weight: What each example counts. 2 is the same as having it twice.
+        """
+        self._check_params()
+        X, y = validate_data(self, X, y, dtype=DTYPES, multi_output=True, y_numeric=True)
+        weight = check_weights(sample_weight, len(X))
+        self._one_output = y.ndim == 1
+        self._fit(X, np.asarray(y, dtype=X.dtype).reshape(len(X), -1), weight)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, batch_id: int | None = None) -> Self:
+        """Learns from one batch, without changing what was learned before.
+
+        Each call adds parts of its own, which learn what the parts before them do not predict. So `forget` can take a
+        batch out again.
+
+        Args:
+            X: Inputs, of shape (n, n_features). The first batch decides how inputs and outputs are scaled, and whether
+                parts may be negative.
+            y: Numbers to predict, of shape (n,) or (n, n_outputs).
+            sample_weight: What each example counts.
+            batch_id: The number under which `forget` knows this batch; the next one by default.
+        """
+        self._check_params()
+        first = not hasattr(self, "block_")
+        X, y = validate_data(self, X, y, dtype=DTYPES, multi_output=True, y_numeric=True, reset=first)
+        weight = check_weights(sample_weight, len(X))
+        raw = np.asarray(y, dtype=X.dtype).reshape(len(X), -1)
+        if first:
+            self._one_output = y.ndim == 1
+        elif raw.shape[1] != len(self.base_):
+            raise ValueError(f"y must have {len(self.base_)} outputs, as in the first call, got {raw.shape[1]}")
+        self._partial_fit(X, raw, weight, batch_id, first=first)
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """Predicts numbers.
+
+        Args:
+            X: Inputs, of shape (n, n_features_in_).
+
+        Returns:
+            An array of shape (n,) or (n, n_outputs), as y was.
+        """
+        y = self._couple(X)[2]
+        base, scale = self._affine()
+        predicted = self._numpy(base + scale * y)
+        return predicted[:, 0] if self._one_output else predicted
+
+    def _set_targets(self, raw: Array, weight: Array, *, nonnegative: bool) -> None:
+        raw = raw.astype(np.float64)
+        mean = np.average(raw, axis=0, weights=weight)
+        spread = np.sqrt(np.average((raw - mean) ** 2, axis=0, weights=weight))
+        self.base_ = raw.min(0) if nonnegative else mean
+        self.output_scale_ = np.where(spread > 0, spread, 1.0)
+
+    def _targets(self, raw: Array) -> Tensor:
+        return torch.tensor((raw - self.base_) / self.output_scale_)
+
+    def _labels(self, raw: Array) -> None:
+        return None
+
+    def _find_parts(
+        self, rows: Rows, labels: Tensor | None, count: int | None, fewest: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        if count is None:
+            count = suitable_count(len(rows.x), fewest, _MOST_PARTS)
+        means = prototypes(torch.cat([rows.x, rows.target], 1), rows.weight, count, generator)
+        return unit_columns(means[:, : rows.x.shape[1]]), rows.target.new_zeros(rows.target.shape[1], len(means))
+
+    def _outputs_of_new_parts(self, rows: Rows, weight_y: Tensor, known: int) -> Tensor:
+        h, y, _ = couple(self.block_, rows.x)
+        return readout(h[:, known:], rows.target - y, rows.weight, nonnegative=self.block_.nonnegative)
+
+    def _wants_constant(self, *, signed: bool) -> bool:
+        return True
+
+    def _output_names(self) -> tuple[str, ...]:
+        return ("y",) if self._one_output else tuple(f"y{k}" for k in range(len(self.base_)))
+
+    def _affine(self) -> tuple[Tensor, Tensor]:
+        like = self.block_.weight_y
+        base, scale = (
+            torch.tensor(values, dtype=like.dtype, device=like.device) for values in (self.base_, self.output_scale_)
+        )
+        return base, scale
+
+    def _calibrate(self) -> None:
+        _, _, reconstruction = couple(self.block_, self.held_out_.x)
+        self._held_out_residual = relative_residual(self.held_out_.x, reconstruction)
+
+    def _extra_state(self) -> dict[str, Any]:
+        return {
+            "base": self.base_.tolist(),
+            "output_scale": self.output_scale_.tolist(),
+            "one_output": self._one_output,
+            "n_iter": self.n_iter_,
+        }
+
+    def _load_extra_state(self, state: dict[str, Any]) -> None:
+        self.base_, self.output_scale_ = np.array(state["base"]), np.array(state["output_scale"])
+        self._one_output, self.n_iter_ = bool(state["one_output"]), int(state["n_iter"])

@@ -1,0 +1,139 @@
+"""Examples on their way into an estimator: each once, with a weight, some of them held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[Any]
+
+FEWEST_HELD_OUT = 5
+"""Fewer rows than these say nothing of a distribution, so none are held out."""
+
+MOST_HELD_OUT = 1000
+"""How many rows an estimator keeps for calibration at most."""
+
+
+class Rows(NamedTuple):
+    r"""Examples with weights.
+
+    Shape:
+        - x: $(n, m)$
+        - target: $(n, k)$
+        - weight, batch: $(n)$
+    """
+
+    x: Tensor
+    target: Tensor
+    weight: Tensor
+    batch: Tensor
+    """The number of the batch that each example came with."""
+
+    def select(self, rows: Tensor) -> Rows:
+        """Some of the examples, by number or by a mask."""
+        return Rows(*(part[rows.to(part.device)] for part in self))
+
+    def join(self, other: Rows) -> Rows:
+        """These examples, then the others."""
+        return Rows(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True)
+class InputScale:
+    """How inputs are seen by a block: in units in which their size is about 1, and where asked for with a constant.
+
+    A code is proportional to its input. The constant, one more feature with the value 1, lets it know how large the
+    input is.
+
+    Args:
+        size: The root mean square of the norms of the examples.
+        constant: Whether there is a constant.
+    """
+
+    size: float
+    constant: bool
+
+    @classmethod
+    def of(cls, x: Array, weight: Array, *, constant: bool) -> InputScale:
+        """The scale of examples with weights; unobserved features (NaN) count as zeros."""
+        squares = np.square(np.nan_to_num(x, nan=0.0), dtype=np.float64).sum(1)
+        size = float(np.sqrt(np.average(squares, weights=weight)))
+        return cls(size if size > 0 else 1.0, constant)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Inputs as the block sees them."""
+        x = x / self.size
+        return torch.cat([x, x.new_ones(len(x), 1)], dim=1) if self.constant else x
+
+    def decode(self, x: Tensor) -> Tensor:
+        """Rows, or columns turned to rows, in the units of the user, without the constant."""
+        return (x[:, :-1] if self.constant else x) * self.size
+
+
+def distinct(x: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Each pair of input and target once, with the sum of its weights; those of weight 0 are left out.
+
+    In an order that depends on the pairs alone. So an example with weight 2 is the same as two examples, whatever comes
+    after, and the order of the data does not matter.
+
+    Args:
+        x: Inputs, one per row.
+        target: Targets, one per row.
+        weight: Weights.
+
+    Example:
+        >>> x = np.array([[3.0], [1.0], [3.0], [2.0]])
+        >>> x, target, weight = distinct(x, np.zeros((4, 1)), np.array([1.0, 1.0, 1.0, 0.0]))
+        >>> sorted(zip(x.ravel().tolist(), weight.tolist()))
+        [(1.0, 1.0), (3.0, 2.0)]
+    """
+    used = weight > 0
+    x, target, weight = x[used], target[used], weight[used]
+    pairs = np.ascontiguousarray(np.column_stack([x, target.astype(x.dtype)]) + 0.0)  # + 0.0: one zero, not two
+    keys = pairs.view(np.dtype((np.void, pairs.itemsize * pairs.shape[1]))).ravel()
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    return x[first], target[first], np.bincount(inverse.ravel(), weights=weight)
+
+
+def hold_out(count: int, labels: Tensor | None, fraction: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Numbers of the rows to learn from, and of those held out, which are none where they would be too few.
+
+    Args:
+        count: How many rows there are.
+        labels: Their classes, each of which keeps its share, and one row at least to learn from.
+        fraction: Of the rows, to hold out.
+        generator: Source of the choice.
+    """
+    order = torch.randperm(count, generator=generator)
+    if not fraction or round(count * fraction) < FEWEST_HELD_OUT:
+        return order.sort().values, order[:0]
+    first = torch.zeros(count, dtype=torch.bool)
+    if labels is not None:
+        order = order[labels[order].argsort(stable=True)]
+        sorted_labels = labels[order]
+        first = torch.cat([torch.ones(1, dtype=torch.bool), sorted_labels[1:] != sorted_labels[:-1]])
+    # Places at equal distances in the order of the classes: each class gives its share, to within one row.
+    chosen = (torch.arange(1, count + 1) * fraction).floor() > (torch.arange(count) * fraction).floor()
+    chosen &= ~first
+    return order[~chosen].sort().values, order[chosen].sort().values
+
+
+def check_weights(sample_weight: Any, count: int) -> Array:
+    """The weights of examples as an array, ones where none are given."""
+    if sample_weight is None:
+        return np.ones(count)
+    weight = np.array(sample_weight, dtype=np.float64)
+    if weight.ndim == 0:
+        weight = np.full(count, float(weight))
+    if weight.shape != (count,):
+        raise ValueError(f"sample_weight must have shape ({count},), got {weight.shape}")
+    if not np.isfinite(weight).all() or (weight < 0).any():
+        raise ValueError("sample_weight must be finite and non-negative, got NaN, infinite or negative entries")
+    if not weight.any():
+        raise ValueError("sample_weight must hold a weight that is not zero, got zeros only")
+    return weight

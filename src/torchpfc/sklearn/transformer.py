@@ -1,0 +1,347 @@
+"""Non-negative matrix factorization as a transformer, also of data with gaps."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from torchpfc.optim.alternating import factorize
+from torchpfc.optim.ledger import Ledger
+from torchpfc.sklearn.base import DTYPES, PFCEstimator, check_number
+from torchpfc.sklearn.calibration import relative_residual
+from torchpfc.sklearn.rows import Array, InputScale, Rows, hold_out
+from torchpfc.solvers import ConvergenceWarning as SolverWarning
+from torchpfc.solvers import nnls
+
+_MOST_STEPS = 1000
+
+
+class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstimator):  # type: ignore[misc]
+    r"""Finds parts such that every input is close to a sum of them, $X \approx H W^\top$, and gives the amounts H.
+
+    Takes the place of `sklearn.decomposition.NMF` with its squared error. Entries that are missing, as NaN, are left
+    out of the sum that is minimized.
+
+    Args:
+        n_components: How many parts; as many as there are features with `"auto"` or None.
+        init: Where to start: None or `"random"` for random numbers, `"custom"` for the W and H that `fit_transform` is
+            given.
+        nonnegative: Whether parts are non-negative (NMF) or free (semi-NMF), for data with negative entries. Amounts
+            are never negative.
+        l1: Weight of the amounts in what is minimized, for inputs scaled to a size of 1 and parts of norm 1; makes
+            codes sparse.
+        tol: Stop once the objective falls by less than this, relatively, per iteration, or the parts leave less than
+            this of the norm of the data.
+        max_iter: Iterations at most.
+        validation_fraction: Rows that the parts are not learned from, for `recognition_score`. 0 learns from all rows,
+            as `NMF` does, and `recognition_score` then compares with those.
+        parts_per_batch: How many parts each call of `partial_fit` adds; `"auto"` is `n_components`.
+        device: Where to compute, such as `"cuda"`; the CPU by default.
+        random_state: Seed of everything random.
+        verbose: Whether to print progress.
+
+    Attributes:
+        components_: The parts, of shape (n_components_, n_features_in_).
+        reconstruction_err_: The norm of what the parts leave of the data of `fit`, as far as they are observed.
+        n_iter_: Iterations that were made; calls of `partial_fit` after the first of those.
+        ledger_: Which batch wrote which parts.
+
+    Example:
+        >>> X = np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 2.0], [2.0, np.nan, 4.0]])
+        >>> model = PFCTransformer(2, tol=0, max_iter=500, random_state=0)
+        >>> H = model.fit_transform(X)
+        >>> bool(np.allclose(model.inverse_transform(H), [[1, 1, 0], [0, 0, 2], [2, 2, 4]], atol=0.01))
+        True
+    """
+
+    reconstruction_err_: float
+
+    def __init__(
+        self,
+        n_components: int | str | None = "auto",
+        *,
+        init: str | None = None,
+        nonnegative: bool = True,
+        l1: float = 0.0,
+        tol: float = 1e-4,
+        max_iter: int = 200,
+        validation_fraction: float = 0.0,
+        parts_per_batch: int | str = "auto",
+        device: str | torch.device | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.init = init
+        self.nonnegative = nonnegative
+        self.l1 = l1
+        self.tol = tol
+        self.max_iter = max_iter
+        self.validation_fraction = validation_fraction
+        self.parts_per_batch = parts_per_batch
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn should know."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = self.nonnegative is True
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
+        """Learns parts from all examples at once.
+
+        Args:
+            X: Inputs, of shape (n, n_features), NaN where they are not observed.
+            y: Not used.
+            params: As for `fit_transform`.
+        """
+        self.fit_transform(X, y, **params)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, W: Any = None, H: Any = None) -> Array:
+        """Learns parts from all examples at once, and gives the amounts of each in every example.
+
+        Args:
+            X: Inputs, of shape (n, n_features), NaN where they are not observed.
+            y: Not used.
+            W: Amounts to start from with `init="custom"`, of shape (n, n_components); the name is that of `NMF`.
+            H: Parts to start from with `init="custom"`, of shape (n_components, n_features).
+
+        Returns:
+            The amounts, of shape (n, n_components).
+        """
+        self._check_params()
+        X = validate_data(self, X, dtype=DTYPES, ensure_all_finite="allow-nan")
+        start = self._start(X, W, H)
+        generator = self._generator()
+        learned, held = hold_out(len(X), None, self.validation_fraction if start is None else 0.0, generator)
+        self._begin(X)
+        rows = self._rows(X, 0)
+        if start is not None:
+            W_start = torch.tensor(start[1], dtype=rows.x.dtype, device=rows.x.device).mT / self.scale_.size
+            start = W_start, torch.tensor(start[0], dtype=rows.x.dtype, device=rows.x.device)
+        train = rows.select(learned)
+        weight, self.n_iter_ = self._factorize(train.x, self._count(X, start), start, generator)
+        if self.n_iter_ == self.max_iter and self.tol > 0:
+            warnings.warn(
+                f"Maximum number of iterations {self.max_iter} reached. Increase it to improve convergence.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        self.block_ = self._new_block(weight, weight.new_zeros(1, weight.shape[1]), nonnegative=bool(self.nonnegative))
+        self.ledger_ = Ledger()
+        self.ledger_.record(0, range(weight.shape[1]))
+        self.held_out_ = rows.select(held[:0])
+        self._keep_held_out(rows.select(held) if len(held) else train, generator)
+        h = self._solve(rows.x)
+        rest = (rows.x - h @ weight.mT).nan_to_num(nan=0.0)
+        self.reconstruction_err_ = float(rest.norm()) * self.scale_.size
+        self._calibrate()
+        return self._numpy(h)
+
+    def partial_fit(self, X: Any, y: Any = None, batch_id: int | None = None) -> Self:
+        """Learns from one batch, without changing what was learned before: each call adds parts of its own.
+
+        Args:
+            X: Inputs, of shape (n, n_features), NaN where they are not observed. The first batch decides how inputs are
+                scaled.
+            y: Not used.
+            batch_id: The number under which `forget` knows this batch; the next one by default.
+        """
+        self._check_params()
+        first = not hasattr(self, "block_")
+        X = validate_data(self, X, dtype=DTYPES, reset=first, ensure_all_finite="allow-nan")
+        generator = self._generator()
+        learned, held = hold_out(len(X), None, self.validation_fraction, generator)
+        if first:
+            self._begin(X)
+            self.ledger_, self.n_iter_ = Ledger(), 0
+        batch = self._batch_id(batch_id)
+        rows = self._rows(X, batch, None if first else self.block_.weight_x.dtype)
+        if not first:
+            self._check_sign(rows.x)
+        train = rows.select(learned)
+        count = self._count(X, None) if self.parts_per_batch == "auto" else int(self.parts_per_batch)
+        weight, _ = self._factorize(train.x, count, None, generator)
+        outputs = weight.new_zeros(1, weight.shape[1])
+        if first:
+            self.block_ = self._new_block(weight, outputs, nonnegative=bool(self.nonnegative))
+            self.ledger_.record(batch, range(weight.shape[1]))
+            self.held_out_ = rows.select(held[:0])
+        else:
+            self._add_parts(weight, outputs, batch)
+        self.n_iter_ += 1
+        self._say(f"batch {batch}: {len(train.x)} rows, {count} new parts, {self.block_.num_basis} in all")
+        self._keep_held_out(rows.select(held) if len(held) else train, generator)
+        self._calibrate()
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """How much of each part every input contains.
+
+        Args:
+            X: Inputs, of shape (n, n_features_in_), NaN where they are not observed.
+
+        Returns:
+            The amounts, of shape (n, n_components_).
+        """
+        return self.codes(X)
+
+    def inverse_transform(self, X: Any) -> Array:
+        """Inputs from amounts.
+
+        Args:
+            X: Amounts, of shape (n, n_components_).
+        """
+        check_is_fitted(self)
+        amounts = np.asarray(X)
+        if amounts.ndim != 2 or amounts.shape[1] != self.n_components_:
+            raise ValueError(f"X must have shape (n, {self.n_components_}), got {amounts.shape}")
+        inputs: Array = amounts @ self.components_
+        return inputs
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components_
+
+    # Inside
+
+    def _couple(self, X: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        check_is_fitted(self)
+        given = self._tensor(validate_data(self, X, dtype=DTYPES, reset=False, ensure_all_finite="allow-nan"))
+        self._check_sign(given)
+        h = self._solve(self.scale_.encode(given))
+        return given, h, h.new_zeros(len(h), 1), h @ self.block_.weight_x.detach().mT
+
+    def _residual(self, given: Tensor, reconstruction: Tensor) -> Tensor:
+        x = self.scale_.encode(given)
+        return relative_residual(x.nan_to_num(nan=0.0), reconstruction, ~x.isnan())
+
+    @torch.no_grad()
+    def _solve(self, x: Tensor) -> Tensor:
+        """Amounts to a tolerance, whatever is missing."""
+        if not len(x):
+            return x.new_zeros(0, self.block_.num_basis)
+        observed = ~x.isnan()
+        mask = None if bool(observed.all()) else observed
+        tol = 1e-5 if x.dtype == torch.float32 else 1e-8
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SolverWarning)  # parts that are nearly the same: amounts hardly matter
+            solution = nnls(
+                x.nan_to_num(nan=0.0),
+                self.block_.weight_x.detach(),
+                l1=float(self.l1),
+                mask=mask,
+                tol=tol,
+                max_iter=_MOST_STEPS,
+            )
+        return solution.h
+
+    def _begin(self, X: Array) -> None:
+        self._signed(X)
+        self.scale_ = InputScale.of(X, np.ones(len(X)), constant=False)
+
+    def _rows(self, X: Array, batch: int, dtype: torch.dtype | None = None) -> Rows:
+        if dtype is None:
+            dtype = torch.float32 if X.dtype == np.float32 else torch.float64
+        x = self.scale_.encode(torch.tensor(np.ascontiguousarray(X), dtype=dtype, device=self._device()))
+        ones = x.new_ones(len(x))
+        return Rows(x, ones.unsqueeze(1), ones, torch.full((len(x),), batch, dtype=torch.int64))
+
+    def _factorize(
+        self, x: Tensor, count: int, start: tuple[Tensor, Tensor] | None, generator: torch.Generator
+    ) -> tuple[Tensor, int]:
+        observed = ~x.isnan()
+        filled = x.nan_to_num(nan=0.0)
+        exact = 0.5 * float(self.tol) ** 2 * float(filled.double().square().sum())
+
+        def watch(iteration: int, objective: float) -> bool:
+            if iteration % 10 == 0:
+                self._say(f"iteration {iteration}: objective {objective:.6g}")
+            return objective < exact
+
+        found = factorize(
+            filled,
+            count,
+            mask=None if bool(observed.all()) else observed,
+            l1=float(self.l1),
+            nonnegative=bool(self.nonnegative),
+            init=start,
+            max_iter=int(self.max_iter),
+            tol=float(self.tol),
+            generator=generator,
+            callback=watch,
+            progress=False,
+        )
+        return found.W, len(found.history.objective)
+
+    def _count(self, X: Array, start: tuple[Tensor, Tensor] | None) -> int:
+        if start is not None:
+            return start[0].shape[1]
+        return X.shape[1] if self.n_components in (None, "auto") else int(self.n_components)
+
+    def _start(self, X: Array, W: Any, H: Any) -> tuple[Any, Any] | None:
+        """Amounts and parts to start from, checked."""
+        if self.init != "custom":
+            if W is not None or H is not None:
+                warnings.warn(
+                    "W and H are used with init='custom' only, and ignored with another", RuntimeWarning, stacklevel=3
+                )
+            return None
+        if W is None or H is None:
+            raise ValueError("W and H must both be given with init='custom', got " + ("no W" if W is None else "no H"))
+        W, H = np.asarray(W), np.asarray(H)
+        count = H.shape[0] if self.n_components in (None, "auto") and H.ndim == 2 else self.n_components
+        for name, given, shape in (("W", W, (len(X), count)), ("H", H, (count, X.shape[1]))):
+            if given.shape != shape:
+                raise ValueError(f"{name} must have shape {shape}, got {given.shape}")
+            if given.dtype != X.dtype:
+                raise TypeError(f"H and W should have the same dtype as X: {name} must be {X.dtype}, got {given.dtype}")
+        return W, H
+
+    def _check_params(self) -> None:
+        for name in ("n_components", "parts_per_batch"):
+            value = getattr(self, name)
+            if value != "auto" and not (value is None and name == "n_components"):
+                if isinstance(value, str):
+                    raise ValueError(f"{name} must be an int or 'auto', got {value!r}")
+                check_number(name, value, integer=True, low=1)
+        if self.init not in (None, "random", "custom"):
+            raise ValueError(f"init must be None, 'random' or 'custom', got {self.init!r}")
+        if not isinstance(self.nonnegative, bool):
+            raise ValueError(f"nonnegative must be True or False, got {self.nonnegative!r}")
+        check_number("max_iter", self.max_iter, integer=True, low=1)
+        for name in ("l1", "tol"):
+            check_number(name, getattr(self, name), integer=False, low=0)
+        check_number("validation_fraction", self.validation_fraction, integer=False, low=0, high=0.5)
+
+    def _output_names(self) -> tuple[str, ...]:
+        return ()
+
+    def _affine(self) -> tuple[Tensor, Tensor]:
+        like = self.block_.weight_y.detach()[:, 0]
+        return torch.zeros_like(like), torch.ones_like(like)
+
+    def _calibrate(self) -> None:
+        held = self.held_out_.x
+        reconstruction = self._solve(held) @ self.block_.weight_x.detach().mT
+        self._held_out_residual = relative_residual(held.nan_to_num(nan=0.0), reconstruction, ~held.isnan())
+
+    def _extra_state(self) -> dict[str, Any]:
+        return {"n_iter": self.n_iter_, "reconstruction_err": getattr(self, "reconstruction_err_", None)}
+
+    def _load_extra_state(self, state: dict[str, Any]) -> None:
+        self.n_iter_ = int(state["n_iter"])
+        if state["reconstruction_err"] is not None:
+            self.reconstruction_err_ = float(state["reconstruction_err"])

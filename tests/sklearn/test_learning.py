@@ -1,0 +1,141 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from sklearn.linear_model import Ridge, RidgeCV
+
+from torchpfc.sklearn.calibration import fit_sharpness, p_values, relative_residual
+from torchpfc.sklearn.learning import _RIDGES, class_prototypes, equal_shares, prototypes, readout
+from torchpfc.sklearn.rows import check_weights, distinct, hold_out
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_prototypes_are_about_as_good_as_k_means():
+    x = torch.randn(300, 4, generator=generator(), dtype=torch.float64)
+    means = prototypes(x, torch.ones(300, dtype=torch.float64), 12, generator())
+    ours = float(torch.cdist(x, means).amin(1).square().sum())
+    assert ours < 1.15 * KMeans(12, n_init=3, random_state=0).fit(x.numpy()).inertia_
+
+
+def test_weights_of_prototypes_count_as_repetitions():
+    x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
+    means = prototypes(x, torch.tensor([3.0, 1.0, 1.0, 1.0]), 2, generator(1))
+    assert sorted(means.flatten().tolist()) in ([0.25, 10.5], [0.0, 22 / 3])
+
+
+def test_each_class_has_prototypes_of_its_own():
+    x = torch.cat([torch.rand(50, 2), torch.rand(5, 2) + 10])
+    labels = torch.tensor([0] * 50 + [1] * 5)
+    means, owners = class_prototypes(x, labels, torch.ones(55), None, generator(), fewest=0, most=30)
+    assert owners.tolist() == [0] * 10 + [1]
+    assert ((means > 5).all(1) == (owners == 1)).all()
+    _, owners = class_prototypes(x, labels, torch.ones(55), 30, generator(), fewest=0, most=30)
+    assert owners.bincount().tolist() == [25, 5]
+    _, owners = class_prototypes(x, labels, torch.ones(55), 1, generator(), fewest=0, most=30)
+    assert owners.tolist() == [-1]
+
+
+def test_shares_are_as_equal_as_sizes_allow():
+    assert equal_shares([10, 10, 10], 7) == [3, 2, 2]
+    assert equal_shares([1, 100], 50) == [1, 49]
+    assert equal_shares([2, 3], 50) == [2, 3]
+
+
+def test_the_readout_is_the_ridge_regression_that_cross_validation_chooses():
+    rng = np.random.default_rng(0)
+    H, weight = rng.random((60, 6)), rng.integers(1, 4, 60).astype(float)
+    Y = H @ rng.normal(size=(6, 2)) + 0.5 * rng.normal(size=(60, 2))
+    W = readout(*(torch.tensor(a) for a in (H, Y, weight)), nonnegative=False).numpy()
+    scale = np.linalg.eigvalsh((H * weight[:, None]).T @ H).mean()
+    choices = [
+        Ridge(alpha, fit_intercept=False).fit(H, Y, sample_weight=weight).coef_ for alpha in scale * np.array(_RIDGES)
+    ]
+    assert min(np.abs(W - choice).max() for choice in choices) < 1e-8
+    ones = readout(*(torch.tensor(a) for a in (H, Y, np.ones(60))), nonnegative=False).numpy()
+    scale = np.linalg.eigvalsh(H.T @ H).mean()
+    reference = RidgeCV(scale * np.array(_RIDGES), fit_intercept=False).fit(H, Y)
+    assert np.allclose(ones, reference.coef_, atol=1e-8)
+
+
+def test_a_non_negative_readout_is_the_best_of_those():
+    rng = np.random.default_rng(0)
+    H, Y = rng.random((40, 3)), rng.normal(size=(40, 1))
+    W = readout(torch.tensor(H), torch.tensor(Y), torch.ones(40, dtype=torch.float64), nonnegative=True).numpy()
+    assert (W >= 0).all()
+    error = np.square(Y - H @ W.T).sum()
+    grid = np.stack(np.meshgrid(*[np.linspace(0, 1, 21)] * 3), -1).reshape(-1, 3)
+    assert error <= np.square(Y - H @ grid.T).sum(0).min() * 1.01
+
+
+def test_the_sharpness_has_the_smallest_log_loss():
+    scores = torch.rand(200, 3, generator=generator(), dtype=torch.float64)
+    labels = torch.multinomial(torch.softmax(6 * scores, 1), 1, generator=generator())[:, 0]
+    target, weight = torch.nn.functional.one_hot(labels, 3), torch.ones(200)
+    found = fit_sharpness(scores, target, weight)
+    smooth = (1 - 1 / 202) * target + 1 / 202 / 3
+
+    def loss(beta: float) -> float:
+        return -float((smooth * torch.log_softmax(beta * scores, 1)).sum())
+
+    assert loss(found) <= min(loss(factor * found) for factor in (0.9, 0.99, 1.01, 1.1))
+    assert found == pytest.approx(6, rel=0.3)
+
+
+def test_a_few_rows_that_are_all_right_give_no_certainty():
+    beta = fit_sharpness(torch.eye(2), torch.eye(2), torch.ones(2))
+    assert 0.5 < float(torch.softmax(beta * torch.tensor([1.0, 0.0]), 0)[0]) < 0.95
+
+
+def test_p_values_count_rows_that_are_as_far_off():
+    rng = np.random.default_rng(0)
+    reference, asked = rng.random(50), rng.random(20)
+    found = p_values(torch.tensor(asked), torch.tensor(reference), torch.ones(50)).numpy()
+    assert np.allclose(found, [(1 + (reference >= s).sum()) / 51 for s in asked])
+    tied = p_values(torch.tensor([reference[3]]), torch.tensor(reference), torch.ones(50))
+    assert float(tied) == pytest.approx((1 + (reference >= reference[3]).sum()) / 51)
+    assert p_values(torch.tensor([1.0]), torch.zeros(0), torch.zeros(0)).tolist() == [1.0]
+
+
+def test_the_residual_counts_what_is_observed():
+    x = torch.tensor([[3.0, 4.0], [0.0, 0.0], [3.0, 4.0]])
+    made = torch.tensor([[3.0, 0.0], [0.0, 0.0], [0.0, 9.0]])
+    seen = torch.tensor([[True, True], [True, True], [True, False]])
+    assert relative_residual(x, made, seen).tolist() == pytest.approx([0.8, 1.0, 1.0])
+
+
+def test_distinct_rows_do_not_depend_on_the_order():
+    rng = np.random.default_rng(0)
+    X, y, w = (
+        rng.integers(0, 3, (40, 2)).astype(float),
+        rng.integers(0, 2, (40, 1)),
+        rng.integers(0, 3, 40).astype(float),
+    )
+    first = distinct(X, y, w)
+    order = rng.permutation(40)
+    for a, b in zip(first, distinct(X[order], y[order], w[order]), strict=True):
+        assert np.array_equal(a, b)
+    pairs = [(*x, *t) for x, t in zip(first[0], first[1], strict=True)]
+    assert len(set(pairs)) == len(pairs)
+    for pair, weight in zip(pairs, first[2], strict=True):
+        same = (pair[:2] == X).all(1) & (y[:, 0] == pair[2])
+        assert weight == w[same].sum()
+
+
+def test_rows_are_held_out_in_every_class():
+    labels = torch.tensor([0] * 100 + [1] * 40 + [2] * 1)
+    learned, held = hold_out(141, labels, 0.2, generator())
+    assert sorted(torch.cat([learned, held]).tolist()) == list(range(141))
+    counts = labels[held].bincount(minlength=3).tolist()
+    assert abs(counts[0] - 20) <= 1 and abs(counts[1] - 8) <= 1 and counts[2] == 0
+    other = hold_out(141, labels, 0.2, generator(1))[1]
+    assert held.tolist() != other.tolist()
+    assert not len(hold_out(20, None, 0.1, generator())[1])
+    assert len(hold_out(100, None, 0.1, generator())[1]) == 10
+
+
+def test_one_number_is_a_weight_for_all():
+    assert check_weights(2.0, 3).tolist() == [2.0, 2.0, 2.0]
+    assert check_weights(None, 2).tolist() == [1.0, 1.0]
