@@ -16,12 +16,13 @@ SHOW_PROGRESS := sed -u -n -E \
 	-e 's/^Installing collected packages.*/    unpacking .../p'
 PIP_INSTALL = -m pip install --disable-pip-version-check --no-input -c constraints.txt
 
-.PHONY: help demo test check lint types imports core docs bench clean
+.PHONY: help demo test browser-test check lint types imports core docs bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    train on handwritten digits, look at the result in torchpfc-demo.html"
 	@echo "make test    run the tests and print the coverage"
+	@echo "make browser-test   try the explorer in Chromium"
 	@echo "make check   all that CI runs: lint, types, imports, core, test, docs"
 	@echo "make core    try the package with torch and numpy alone"
 	@echo "make docs    build the documentation into site/"
@@ -33,6 +34,10 @@ demo: $(VENV)/.stamp-experiments
 
 test: $(VENV)/.stamp-dev
 	$(PY) -m pytest --cov $(ARGS)
+
+browser-test: $(VENV)/.stamp-browser
+	@command -v chromium chromium-browser >/dev/null || { echo "browser-test needs Chromium: apt install chromium" >&2; exit 1; }
+	$(PY) -m pytest tests/explorer/test_browser.py $(ARGS)
 
 check: lint types imports core test docs
 
@@ -87,6 +92,11 @@ $(VENV)/.stamp-experiments: $(VENV)/.stamp-python pyproject.toml constraints.txt
 $(VENV)/.stamp-dev: $(VENV)/.stamp-python pyproject.toml constraints.txt
 	@echo "==> installing torchpfc[dev] into $(VENV) (torch is large: this can take some minutes)"
 	@set -o pipefail; $(PY) $(PIP_INSTALL) -e '.[dev]' | $(SHOW_PROGRESS)
+	@touch $@
+
+$(VENV)/.stamp-browser: $(VENV)/.stamp-dev
+	@echo "==> installing torchpfc[browser] into $(VENV)"
+	@set -o pipefail; $(PY) $(PIP_INSTALL) -e '.[browser]' | $(SHOW_PROGRESS)
 	@touch $@
 
 $(CORE)/.stamp-core: $(CORE)/.stamp-python pyproject.toml constraints.txt

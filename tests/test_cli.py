@@ -236,6 +236,7 @@ def test_options_reach_the_runner(lab, monkeypatch):
         "test": False,
         "precision": "64",
         "checkpoint_seconds": 2.5,
+        "models": None,
     }
     assert callable(describe)
 

@@ -652,3 +652,43 @@ def test_a_step_with_a_window_is_never_recorded():
     with pytest.raises(ValueError, match="capture must be False with an optimizer whose window moves"):
         next(fit(block, optimizer, batches, SquaredErrors(), epochs=1, capture=True))
     assert next(fit(block, optimizer, batches, SquaredErrors(), epochs=1)).steps == 2
+
+
+def test_codes_follow_a_block_that_grows() -> None:
+    block = PFCBlock(4, 2, 3, solver=FISTA.paper(5), generator=torch.Generator().manual_seed(0))
+    codes = WarmCodes(block, 6)
+    with codes.used(torch.tensor([1])):
+        first = block.couple(torch.rand(1, 4)).h
+    block.add_basis(2)
+    held = codes.state_dict()[""].clone()
+    with codes.used(torch.tensor([1])):
+        assert block._warm_start is not None and torch.equal(block._warm_start[:, :3], first)
+        assert (block._warm_start[:, 3:] == block.solver.floor).all()
+        block.couple(torch.rand(1, 4))
+    assert held.shape == (6, 3) and codes.state_dict()[""].shape == (6, 5)
+
+
+def test_the_best_weights_follow_a_block_that_grows() -> None:
+    block = PFCBlock(4, 2, 3)
+    best = BestWeights(block)
+    block.add_basis(2)
+    best.keep(block, torch.tensor(False))
+    assert best.values["weight_x"].shape == (4, 3)
+    best.keep(block, torch.tensor(True))
+    assert torch.equal(best.values["weight_x"], block.weight_x) and best.values["weight_x"] is not block.weight_x
+
+
+def test_what_decides_when_to_stop_can_be_saved() -> None:
+    one, other = EarlyStopping(patience=2), EarlyStopping(patience=2)
+    one.update(torch.tensor(1.0), torch.tensor(0.5))
+    saved = one.state_dict()
+    one.update(torch.tensor(2.0), torch.tensor(0.4))
+    other.load_state_dict(saved)
+    other.update(torch.tensor(2.0), torch.tensor(0.4))
+    assert not one.stopped and {name: value.item() for name, value in one.state.items()} == {
+        name: value.item() for name, value in other.state.items()
+    }
+    block = PFCBlock(4, 2, 3)
+    best, copy = BestWeights(block), BestWeights(PFCBlock(4, 2, 5))
+    copy.load_state_dict(best.state_dict())
+    assert torch.equal(copy.values["weight_x"], block.weight_x)

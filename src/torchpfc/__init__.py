@@ -5,11 +5,13 @@ answered, teach it more without forgetting, and take knowledge out again.
 """
 
 from torchpfc._version import __version__
+from torchpfc.interpret import explain
 from torchpfc.nn import (
     MLP,
     NMFRNN,
     Attention,
     Completion,
+    ContinualPFC,
     Coupling,
     FactorizedAttention,
     FactorizedRNN,
@@ -64,6 +66,7 @@ __all__ = [
     "Attention",
     "ColumnsExhausted",
     "Completion",
+    "ContinualPFC",
     "ConvergenceWarning",
     "CoordinateDescent",
     "Coupling",
@@ -89,6 +92,7 @@ __all__ = [
     "Windowed",
     "__version__",
     "attend",
+    "explain",
     "factorize",
     "forget",
     "keep_nonnegative",

@@ -18,9 +18,14 @@ from torchpfc._version import __version__
 
 if TYPE_CHECKING:
     from torchpfc.experiments import Experiment, Job, Result
+    from torchpfc.unlearning import ForgetReport, ReplayReport, SavedModel
 
 # What a subcommand may fail to import, and the extra that brings it.
-EXTRA_OF = dict.fromkeys(("rich", "sklearn", "pooch", "safetensors", "lightning", "lightning_fabric"), "experiments")
+EXTRA_OF = {
+    **dict.fromkeys(("rich", "sklearn", "pooch", "safetensors", "lightning", "lightning_fabric"), "experiments"),
+    **dict.fromkeys(("soundfile", "museval"), "audio"),
+    **dict.fromkeys(("fastapi", "uvicorn", "pydantic", "starlette"), "explorer"),
+}
 
 MAX_SEED = 2**32 - 1  # NumPy's generators take no larger one
 
@@ -121,6 +126,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="T",
         help="time between two savings of what is needed to go on (default: %(default)s)",
     )
+    run.add_argument("--models", type=Path, metavar="DIR", help="where to keep models that torchpfc forget can work on")
     run.set_defaults(run=_run)
 
     report = commands.add_parser("report", help="write tables and figures from results")
@@ -137,6 +143,39 @@ def build_parser() -> argparse.ArgumentParser:
     )
     get.add_argument("--data-dir", type=Path, metavar="DIR", help="default: the cache folder of the user")
     get.set_defaults(run=_data_get)
+
+    forgetting = commands.add_parser("forget", help="remove from a saved model what batches or examples have taught it")
+    forgetting.add_argument("model", type=Path, metavar="MODEL", help="folder with a model and its ledger")
+    forgotten = forgetting.add_mutually_exclusive_group(required=True)
+    forgotten.add_argument("--batches", type=_numbers, metavar="A:B", help="half-open, like Python: 500:800, or 3,5:9")
+    forgotten.add_argument("--examples", type=_numbers, metavar="A:B", help="examples, in the same way")
+    forgetting.add_argument(
+        "--how", choices=("zero", "reinitialize", "remove"), default="zero", help="what to leave (default: %(default)s)"
+    )
+    forgetting.add_argument("--exact", action="store_true", help="replay the training without them, from a snapshot")
+    forgetting.add_argument("--report", type=_output_file, metavar="FILE", help="where to write the report as JSON")
+    forgetting.add_argument("--device", default="auto", help="of a replay: cpu, cuda or auto (default)")
+    forgetting.add_argument("--data-dir", type=Path, metavar="DIR", help="of a replay; default: as for run")
+    forgetting.set_defaults(run=_forget)
+
+    separation = commands.add_parser("separate", help="write the vocals and the accompaniment of a song as WAV files")
+    separation.add_argument("song", type=Path, metavar="SONG", help="an audio file, such as song.wav")
+    separation.add_argument("--model", type=Path, required=True, metavar="DIR", help="folder with a separation model")
+    separation.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write; made if need be")
+    separation.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    separation.set_defaults(run=_separate)
+
+    exploring = commands.add_parser("explore", help="open a page to look at a model and to try what it forgets")
+    exploring.add_argument(
+        "model", type=Path, nargs="?", metavar="MODEL", help="folder with a model; default: one trained on digits now"
+    )
+    exploring.add_argument("--data", metavar="SOURCE", help="examples: an image set such as mnist, or an .npz file")
+    exploring.add_argument("--shape", type=_rows_and_columns, metavar="HxW", help="of an image, where it is not square")
+    exploring.add_argument("--data-dir", type=Path, metavar="DIR", help="default: as for run")
+    exploring.add_argument("--host", default="127.0.0.1", help="default: %(default)s, which no other machine reaches")
+    exploring.add_argument("--port", type=_port, default=8765, metavar="N", help="default: %(default)s; 0: a free one")
+    exploring.add_argument("--no-browser", action="store_true", help="do not open the page")
+    exploring.set_defaults(run=_explore)
     return parser
 
 
@@ -155,7 +194,7 @@ def _list(args: argparse.Namespace) -> int:
     if args.name is None:
         for experiment in experiments().values():
             rows = sum(len(table.rows) for table in experiment.tables)
-            print(f"{experiment.name:<16}{experiment.summary}; {rows} rows")
+            print(f"{experiment.name:<20}{experiment.summary}; {rows} rows")
         return 0
     experiment = _find(args.name)
     print(f"{experiment.name}: {experiment.summary}\n\nsettings")
@@ -166,6 +205,8 @@ def _list(args: argparse.Namespace) -> int:
         for row in table.rows:
             paper = "" if row.paper is None else f"  paper {row.paper}"
             print(f"  {row.id:<24}{paper}")
+        for cited in table.cited:
+            print(f"  {cited.id:<24}  cited {cited.value}: {cited.what}")
     return 0
 
 
@@ -193,6 +234,7 @@ def _run(args: argparse.Namespace) -> int:
                 test=not args.no_test,
                 precision=args.precision,
                 checkpoint_seconds=args.checkpoint_seconds,
+                models=args.models,
                 describe=_describe,
             )
         except BaseException:
@@ -243,14 +285,23 @@ def _jobs(experiment: Experiment, args: argparse.Namespace) -> list[Job]:
 def _describe(result: Result) -> str:
     from torchpfc.experiments import experiments
     from torchpfc.experiments.registry import rows_of
+    from torchpfc.report.words import name_metric, number
 
+    experiment = experiments()[result.experiment]
     name, paper = f"{result.experiment} {result.key}", ""
-    for row, preset in rows_of(experiments()[result.experiment], result)[:1]:
+    for row, preset in rows_of(experiment, result)[:1]:
         name, paper = f"{row.id} ({preset})", "" if row.paper is None else f", paper {row.paper:.2f}"
-    metrics = result.metrics
-    test = f"test {metrics['test_accuracy']:.2f} %{paper}; " if "test_accuracy" in metrics else ""
-    epochs = f"{metrics['epochs']:.0f} epochs of {metrics['milliseconds_per_step']:.3g} ms a step"
-    return f"{name}, seed {result.seed}: {test}validation {metrics['valid_accuracy']:.2f} %; {epochs}"
+    metrics, told = result.metrics, []
+    if "test_accuracy" in metrics:
+        told.append(f"test {metrics['test_accuracy']:.2f} %{paper}")
+    if "valid_accuracy" in metrics:
+        told.append(f"validation {metrics['valid_accuracy']:.2f} %")
+    shown = dict.fromkeys(table.metric for table in experiment.tables)
+    others = [metric for metric in shown if not metric.startswith(("test_", "valid_"))]
+    told += [f"{name_metric(metric)} {number(metrics[metric], metric)}" for metric in others if metric in metrics]
+    if "epochs" in metrics and "milliseconds_per_step" in metrics:
+        told.append(f"{metrics['epochs']:.0f} epochs of {metrics['milliseconds_per_step']:.3g} ms a step")
+    return f"{name}, seed {result.seed}: {'; '.join(told)}"
 
 
 def _report(args: argparse.Namespace) -> int:
@@ -273,10 +324,124 @@ def _data_get(args: argparse.Namespace) -> int:
     return 0
 
 
+def _forget(args: argparse.Namespace) -> int:
+    import json
+    from dataclasses import asdict
+
+    from torchpfc.checkpoint import write_atomically
+    from torchpfc.unlearning import forget, load_model, save_model
+
+    asked = {"batches": args.batches, "examples": args.examples}
+    with _explained():
+        saved = load_model(args.model)
+        report: ForgetReport | ReplayReport
+        try:
+            if args.exact:
+                report = _replay(args, saved)
+            else:
+                report = forget(saved.block, saved.ledger, how=args.how, **asked)
+                save_model(args.model, saved.block, saved.ledger, saved.about)
+        except (ValueError, RuntimeError) as error:
+            raise _Problem(str(error)) from None
+        if args.report is not None:
+            write_atomically(args.report, json.dumps({"exact": args.exact, **asdict(report)}, indent=1) + "\n")
+    print(report)
+    return 0
+
+
+def _replay(args: argparse.Namespace, saved: SavedModel) -> ReplayReport:
+    from torchpfc.experiments.devices import open_fabric
+    from torchpfc.experiments.unlearning_replay import forget_exactly
+
+    if args.how != "zero":
+        raise _Problem(f"--how must be left out with --exact, which leaves nothing to remove, got {args.how}")
+    fabric = open_fabric(args.device, str(saved.about.get("precision", "32")))
+    return forget_exactly(
+        args.model,
+        saved,
+        batches=args.batches,
+        examples=args.examples,
+        data_dir=args.data_dir,
+        device=fabric.device,
+    )
+
+
+def _separate(args: argparse.Namespace) -> int:
+    import torch
+
+    from torchpfc.audio import load_separator, separate_file
+    from torchpfc.audio.progress import progress_bar
+
+    if args.device not in ("cpu", "cuda"):
+        raise _Problem(f"--device must be cpu or cuda, got {args.device!r}")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise _Problem("--device must be cpu, got cuda, but PyTorch finds no GPU here")
+    if args.out.exists() and not args.out.is_dir():
+        raise _Problem(f"--out must be a folder, got the file {args.out}")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # products of a slice are small: threads bring little, and wait where others work as well
+    try:
+        with _explained(), progress_bar(f"Separating {args.song.name}") as tell:
+            model, features, _ = load_separator(args.model)
+            files = separate_file(args.song, args.out, model.to(args.device), features, tell=tell)
+    finally:
+        torch.set_num_threads(threads)
+    for file in files:
+        print(f"wrote {file}")
+    return 0
+
+
+def _explore(args: argparse.Namespace) -> int:
+    from torchpfc.explorer import explore
+
+    with _explained():
+        try:
+            explore(
+                args.model,
+                args.data,
+                shape=args.shape,
+                data_dir=args.data_dir,
+                host=args.host,
+                port=args.port,
+                browser=not args.no_browser,
+                say=lambda text: print(text, flush=True),
+            )
+        except ValueError as error:
+            raise _Problem(str(error)) from None
+    return 0
+
+
+def _rows_and_columns(text: str) -> tuple[int, int]:
+    rows, _, columns = text.lower().partition("x")
+    if not (rows.isdecimal() and columns.isdecimal() and int(rows) and int(columns)):
+        raise argparse.ArgumentTypeError(f"must be rows and columns such as 28x28, got {text!r}")
+    return int(rows), int(columns)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, got {text!r}")
+    return int(text)
+
+
 def _positive(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
+
+
+def _numbers(text: str) -> list[int]:
+    """Numbers and half-open ranges, with commas between them."""
+    found: list[int] = []
+    for part in text.split(","):
+        start, colon, stop = part.partition(":")
+        if not start.isdecimal() or (colon and not stop.isdecimal()):
+            raise argparse.ArgumentTypeError(f"must be numbers or ranges such as 500:800, got {text!r}")
+        numbers = range(int(start), int(stop) if colon else int(start) + 1)
+        if not numbers:
+            raise argparse.ArgumentTypeError(f"must have ranges that end after they start, got {part!r}")
+        found += numbers
+    return found
 
 
 def _seconds(text: str) -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -177,6 +178,7 @@ class WarmCodes:
     @contextmanager
     def used(self, rows: Tensor) -> Iterator[None]:
         """Starts the solves of some examples at their codes while the model runs, and keeps what they end at."""
+        self._grow()
         starts = {name: codes[_places(codes, rows)] for name, codes in self._codes.items()}
         with warm_couplings(self._model, starts), record_couplings(self._model) as seen:
             yield
@@ -195,6 +197,13 @@ class WarmCodes:
     def select_(self, members: Tensor) -> None:
         """Keeps the codes of some models of a stack."""
         self._codes = {name: codes[members.to(codes.device)] for name, codes in self._codes.items()}
+
+    def _grow(self) -> None:
+        """Follows blocks that have gained parts on the right; their codes start at the floor."""
+        for name, block in named_blocks(self._model).items():
+            missing = block.num_basis - self._codes[name].shape[-1]
+            if missing > 0:
+                self._codes[name] = F.pad(self._codes[name], (0, missing), value=block.solver.floor)
 
     def _keep(self, codes: Tensor, rows: Tensor, h: Tensor) -> None:
         if self._gather is None:
@@ -258,7 +267,7 @@ def fit(
     if windowed and capture:
         raise ValueError("capture must be False with an optimizer whose window moves from step to step, got True")
     if (device.type == "cuda" and not windowed) if capture is None else capture:
-        step = _Recorded(step, optimizer)  # gpu-only: graphs are CUDA's
+        step = Recorded(step, optimizer.zero_grad)  # gpu-only: graphs are CUDA's
     for epoch in range(first_epoch, epochs):
         if hasattr(batches, "set_epoch"):
             batches.set_epoch(epoch)
@@ -356,6 +365,14 @@ class EarlyStopping:
         stopped = self.state["worse_losses"] >= self.patience
         return stopped | (self.state["worse_accuracies"] >= self.patience) if self.watch_accuracy else stopped
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that decides when to stop."""
+        return dict(self.state)
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Takes over what was saved."""
+        self.state.update(state)
+
     def select_(self, members: Tensor) -> None:
         """Goes on with some models of a stack."""
         self.state = {name: value[members] for name, value in self.state.items()}
@@ -383,8 +400,18 @@ class BestWeights:
             if better.ndim:
                 places = better.nonzero()[:, 0] if members is None else members[better]
                 self.values[name][places.to(value.device)] = value[better.to(value.device)]
-            elif better:
+            elif better and self.values[name].shape == value.shape:
                 self.values[name].copy_(value)
+            elif better:  # the model has gained or lost parts
+                self.values[name] = value.detach().clone()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The weights, by name."""
+        return dict(self.values)
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Takes over weights that were saved, whatever their shapes."""
+        self.values = {name: state[name].to(value.device, value.dtype) for name, value in self.values.items()}
 
 
 def random_stream(seed: int, *purpose: object) -> torch.Generator:
@@ -434,16 +461,22 @@ class _Step:
         return self.codes.used(batch.rows)
 
 
-class _Recorded:  # gpu-only: graphs are CUDA's
-    """A step that is recorded once, as a graph of all that it launches, and replayed from then on."""
+class Recorded:  # gpu-only: graphs are CUDA's
+    """A step that is recorded once, as a graph of all that it launches, and replayed from then on.
 
-    def __init__(self, step: Callable[[Batch], Tensor], optimizer: Optimizer) -> None:
-        self._step, self._optimizer = step, optimizer
+    Args:
+        step: Takes a named tuple of tensors, the first of them called x, and returns a tensor.
+        prepare: Called before the recording, such as to drop gradients.
+    """
+
+    def __init__(self, step: Callable[[Any], Tensor], prepare: Callable[[], object] = lambda: None) -> None:
+        self._step, self._prepare = step, prepare
         self._steps = 0
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self, batch: Batch) -> Tensor:
+    def __call__(self, batch: Any) -> Tensor:
+        """Takes the step, with all tensors as large as those of the first one."""
         if self._steps < _EAGER_STEPS:
             self._steps += 1
             return self._take_eagerly(batch)
@@ -459,17 +492,16 @@ class _Recorded:  # gpu-only: graphs are CUDA's
         self._graph.replay()
         return self._loss
 
-    def _take_eagerly(self, batch: Batch) -> Tensor:
+    def _take_eagerly(self, batch: Any) -> Tensor:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             loss = self._step(batch)
         torch.cuda.current_stream().wait_stream(self._stream)
         return loss
 
-    def _record(self, batch: Batch) -> None:
-        rows = None if batch.rows is None else batch.rows.clone()
-        self._batch = Batch(batch.x.clone(), batch.target.clone(), rows)
-        self._optimizer.zero_grad()
+    def _record(self, batch: Any) -> None:
+        self._batch = type(batch)(*(None if part is None else part.clone() for part in batch))
+        self._prepare()
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=self._stream):
             self._loss = self._step(self._batch)

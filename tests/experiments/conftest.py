@@ -14,7 +14,7 @@ def made_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts made-up images in the place of all data sets."""
     from tests.experiments.made import made_images
 
-    for module in ("image_training", "images"):
+    for module in ("image_training", "images", "phases", "closed_form", "unlearning", "unlearning_replay"):
         monkeypatch.setattr(f"torchpfc.experiments.{module}.load_images", made_images)
 
 

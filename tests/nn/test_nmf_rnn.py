@@ -153,6 +153,16 @@ def test_passes_follow_each_other_and_a_callback_may_end_them() -> None:
     assert len(rnn.fit(x, y, passes=2).y) == 2
 
 
+def test_a_pass_gives_the_states_that_it_found() -> None:
+    (x, y), one, other = make_data(), make(), make()
+    states = one.infer(x)
+    losses, found = one.learn_pass(x, y)
+    torch.testing.assert_close(found, states)
+    assert torch.equal(losses.total, other.learn(x, y).total) and torch.equal(one.weight, other.weight)
+    stack = make(num_models=2)
+    assert stack.learn_pass(x, y)[1].shape == (2, 3, 5, 6) and stack.learn_pass(x[0], y[0])[1].shape == (2, 5, 6)
+
+
 def test_a_mask_of_slices_holds_for_all_sequences() -> None:
     (x, y), one, other = make_data(), make(), make()
     mask = torch.tensor([False, True, False, False, True])

@@ -369,6 +369,38 @@ def test_a_stack_equals_its_members() -> None:
         torch.testing.assert_close(again(own[0])[0], member(own[0])[0])
 
 
+def test_a_stack_of_vanilla_networks_equals_its_members() -> None:
+    members = [make_vanilla(seed, bptt=False) for seed in range(3)]
+    with torch.no_grad():
+        for seed, member in enumerate(members):
+            member.norm.weight.uniform_(0.5, 1.5, generator=generator(seed))
+            member.norm.bias.uniform_(-0.5, 0.5, generator=generator(seed))
+    stack = stack_models(members)
+    own = torch.stack([make_input(seed=seed) for seed in (1, 2, 3)])
+    states = torch.rand(3, 3, BASIS, generator=generator(), dtype=torch.float64)
+    for x in (own, own[0]):
+        y, last = stack(x, states, [5, 1, 3])
+        gradients = torch.autograd.grad(y.square().sum(), list(stack.parameters()))
+        for i, member in enumerate(members):
+            alone, alone_last = member(x[i] if x.ndim == 4 else x, states[i], [5, 1, 3])
+            torch.testing.assert_close(y[i], alone)
+            torch.testing.assert_close(last[i], alone_last)
+            for ours, theirs in zip(
+                gradients, torch.autograd.grad(alone.square().sum(), list(member.parameters())), strict=True
+            ):
+                torch.testing.assert_close(ours[i], theirs)
+    for member, again in zip(members, unstack_models(stack), strict=True):
+        torch.testing.assert_close(again(own[0])[0], member(own[0])[0])
+
+
+def test_parts_of_a_network_cannot_come_and_go() -> None:
+    for rnn in (make_rnn(), deepcopy(make_rnn()), stack_models([make_rnn(), make_rnn(1)])):
+        for change in (lambda block: block.add_basis(1), lambda block: block.remove_basis([0])):
+            with pytest.raises(RuntimeError, match="need a block outside of an RNN, got one whose parts are also its"):
+                change(rnn.block)
+        assert rnn(make_input())[0].shape[-1] == OUTPUT
+
+
 def test_a_stack_of_stacks() -> None:
     members = [make_rnn(seed).eval() for seed in range(6)]
     stack = stack_models([stack_models(members[:3]), stack_models(members[3:])])

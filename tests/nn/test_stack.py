@@ -36,6 +36,11 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
         PFCBlock(6, 4, 5, **OPTIONS),
         nn.Linear(4, 3, bias=False, dtype=torch.float64),
     ),
+    "LayerNorm": lambda: nn.Sequential(
+        nn.LayerNorm(8, dtype=torch.float64),
+        nn.LayerNorm(8, bias=False, dtype=torch.float64),
+        PFCBlock(8, 3, 5, **OPTIONS),
+    ),
     "MLP": lambda: MLP(8, 3, hidden_features=5, dtype=torch.float64),
     "Linear": lambda: nn.Linear(8, 3, dtype=torch.float64),
 }
@@ -309,11 +314,11 @@ def test_no_models_are_refused() -> None:
         stack_models([])
 
 
-@pytest.mark.parametrize("layer", [nn.LayerNorm(8), nn.BatchNorm1d(8), nn.Conv1d(1, 1, 1), nn.PReLU()])
+@pytest.mark.parametrize("layer", [nn.LayerNorm((2, 8)), nn.BatchNorm1d(8), nn.Conv1d(1, 1, 1), nn.PReLU()])
 def test_other_parameters_are_refused(layer: nn.Module) -> None:
     models = [nn.Sequential(deepcopy(layer), PFCBlock(8, 3, 5)) for _ in range(2)]
     name = type(layer).__name__
-    with pytest.raises(TypeError, match=f"models must be made of PFCBlock and nn.Linear to be stacked, got {name}"):
+    with pytest.raises(TypeError, match=rf"made of PFCBlock, nn\.Linear and nn\.LayerNorm .* stacked, got {name}"):
         stack_models(models)
 
 
@@ -323,7 +328,7 @@ class _Doubled(nn.Linear):
 
 
 def test_a_linear_layer_that_does_something_else_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"models must be made of PFCBlock and nn\.Linear .*, got _Doubled"):
+    with pytest.raises(TypeError, match=r"models must be made of PFCBlock, nn\.Linear .*, got _Doubled"):
         stack_models([_Doubled(8, 3) for _ in range(2)])
 
 

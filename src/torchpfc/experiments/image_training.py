@@ -31,6 +31,7 @@ from torchpfc.training import (
     BestWeights,
     EarlyStopping,
     Evaluation,
+    Objective,
     SquaredErrors,
     WarmCodes,
     evaluate,
@@ -64,6 +65,8 @@ class Recipe:
     """Makes an untrained model from a config, data and a source of random numbers."""
     loss_weights: Callable[[Any], tuple[float, float]] = lambda config: (1.0, 0.0)
     """What the errors of prediction and reconstruction count."""
+    objective: Callable[[Any, Any], Objective] = SquaredErrors
+    """Makes the loss of a stack from both, as one weight for each model; the second is 0 where none counts."""
     eval_solver: Callable[[Any], Solver | None] = lambda config: None
     """The solver of all blocks when measuring, if not that of the training."""
     look: Callable[[Any, Any, ImageData, Context], Found] | None = None
@@ -230,7 +233,7 @@ class _Run:
             metrics["peak_memory_mb"] = self.peak_megabytes  # gpu-only: its memory
         found: Found = {}
         if self.recipe.look is not None and self.context.test:
-            with torch.no_grad(), _solving(model.eval().float(), self.recipe.eval_solver(job.config)):
+            with torch.no_grad(), solving(model.eval().float(), self.recipe.eval_solver(job.config)):
                 found = self.recipe.look(model, job.config, data, self.context)
         return Result(
             experiment=self.recipe.name,
@@ -253,15 +256,15 @@ class _Run:
         ]
         return stack_models(models).to(self.device, self.dtype)
 
-    def _objective(self, members: Tensor) -> SquaredErrors:
+    def _objective(self, members: Tensor) -> Objective:
         weights = [self.recipe.loss_weights(self.jobs[i].config) for i in members.tolist()]
         prediction, reconstruction = torch.tensor(weights, device=self.device, dtype=self.dtype).unbind(1)
-        return SquaredErrors(prediction, reconstruction if reconstruction.any() else 0.0)
+        return self.recipe.objective(prediction, reconstruction if reconstruction.any() else 0.0)
 
     def _evaluate(self, x: Tensor, target: Tensor, rows: Tensor, members: Tensor) -> Evaluation:
-        chunk = max(1, _ENTRIES_AT_ONCE // (len(rows) * max(p.shape[-1] for p in self.stack.parameters())))
-        batches = Batches(x, target, batch_size=min(chunk, rows.shape[1]), rows=rows)
-        with _solving(self.stack, self.recipe.eval_solver(self.config)):
+        size = min(rows_at_once(self.stack, len(rows)), rows.shape[1])
+        batches = Batches(x, target, batch_size=size, rows=rows)
+        with solving(self.stack, self.recipe.eval_solver(self.config)):
             return evaluate(self.stack, batches, self._objective(members))
 
     def _record(self, train_loss: Tensor, valid: Evaluation) -> None:
@@ -359,8 +362,13 @@ def _mean(fabric: Fabric, loss: Tensor) -> Tensor:
     return cast("Tensor", fabric.all_reduce(loss.to(fabric.device))).cpu()
 
 
+def rows_at_once(stack: nn.Module, count: int) -> int:
+    """How many images to measure a stack of some models on at a time."""
+    return max(1, _ENTRIES_AT_ONCE // (count * max(p.shape[-1] for p in stack.parameters())))
+
+
 @contextmanager
-def _solving(model: nn.Module, solver: Solver | None) -> Iterator[None]:
+def solving(model: nn.Module, solver: Solver | None) -> Iterator[None]:
     """Lets all blocks of a model use another solver meanwhile."""
     blocks = [module for module in model.modules() if isinstance(module, PFCBlock)] if solver is not None else []
     before = [block.solver for block in blocks]

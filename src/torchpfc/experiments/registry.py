@@ -56,6 +56,19 @@ class Row:
     """How far below the paper's number still counts as met."""
     seeds: int = 1
     """How many runs the table asks for."""
+    metric: str = ""
+    """Which metric the row compares, if not that of its table."""
+    what: str = ""
+    """The row in words, where its settings alone would say too much or too little."""
+
+
+@dataclass(frozen=True)
+class Cited:
+    """A line of a table that is not run: a number that the paper cites from other work."""
+
+    id: str
+    what: str
+    value: str
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,10 @@ class Table:
     metric: str = "test_accuracy"
     """Which of the metrics of a result the table compares."""
     note: str = ""
+    over: str = ""
+    """A setting over which a figure shows the metric; none where it is empty."""
+    cited: tuple[Cited, ...] = ()
+    """Numbers from other work, to stand below the rows."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +115,12 @@ def register(experiment: Experiment) -> Experiment:
 
 def experiments() -> Mapping[str, Experiment]:
     """All experiments by name."""
-    import torchpfc.experiments.images  # noqa: F401  # each module registers what it defines
+    import torchpfc.experiments.continual_tables  # each module registers what it defines
+    import torchpfc.experiments.copy_task
+    import torchpfc.experiments.images
+    import torchpfc.experiments.repeating_sequence
+    import torchpfc.experiments.sequential_mnist
+    import torchpfc.experiments.unlearning  # noqa: F401
 
     return _REGISTRY
 

@@ -38,6 +38,8 @@ class Context:
     precision: str = "tf32"
     checkpoint_seconds: float = 60.0
     """Time between two checkpoints, or a little more; 0 makes one after each epoch."""
+    models: Path | None = None
+    """Where to keep trained models, for experiments that can; None keeps none."""
     tick: Callable[[float], None] = field(default=lambda share: None)
     """Told the share that is done."""
 
@@ -105,6 +107,7 @@ def run_groups(
     test: bool = True,
     precision: str = "tf32",
     checkpoint_seconds: float = 60.0,
+    models: Path | None = None,
     describe: Callable[[Result], str] = lambda result: result.key,
 ) -> int:
     """Runs all that has no result yet, and writes one file for each job.
@@ -120,6 +123,7 @@ def run_groups(
         test: Whether to measure on test data.
         precision: For the record.
         checkpoint_seconds: Time between two checkpoints.
+        models: Where to keep trained models, for experiments that can.
         describe: What to print of a result.
 
     Returns:
@@ -133,9 +137,8 @@ def run_groups(
             jobs = fabric.broadcast(group.to_run(results, folder) if fabric.is_global_zero else ())
             if jobs:
                 progress.describe(f"{group.experiment.name} ({number} of {len(groups)}, {len(jobs)} at once)")
-                context = Context(
-                    fabric, folder, data_dir, test, precision, checkpoint_seconds, progress.part(done, group.work)
-                )
+                part = progress.part(done, group.work)
+                context = Context(fabric, folder, data_dir, test, precision, checkpoint_seconds, models, part)
                 try:
                     found = list(group.experiment.run(jobs, context))
                 except BaseException:

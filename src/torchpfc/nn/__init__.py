@@ -4,6 +4,7 @@ from torchpfc.nn.attention import Attention, FactorizedAttention, attend
 from torchpfc.nn.block import Coupling, PFCBlock
 from torchpfc.nn.completion import Completion
 from torchpfc.nn.constraints import keep_nonnegative
+from torchpfc.nn.continual import ContinualPFC
 from torchpfc.nn.inference import AllSlices, SliceBySlice
 from torchpfc.nn.mlp import MLP
 from torchpfc.nn.nmf_rnn import NMFRNN
@@ -19,6 +20,7 @@ __all__ = [
     "AllSlices",
     "Attention",
     "Completion",
+    "ContinualPFC",
     "Coupling",
     "FactorizedAttention",
     "FactorizedRNN",

@@ -130,6 +130,7 @@ class PFCBlock(nn.Module):
         self._settled: _Settled | None = None
         self._watchers: list[Callable[[Coupling], None]] = []
         self._warm_start: Tensor | None = None
+        self._resizable = True  # not where the input has as many entries as there are parts, as inside an RNN
         self.reset_parameters(generator)
 
     @classmethod
@@ -341,6 +342,11 @@ class PFCBlock(nn.Module):
         optimizer: Optimizer | None,
         change_state: Callable[[Tensor], Tensor],
     ) -> None:
+        if not self._resizable:
+            raise RuntimeError(
+                "add_basis and remove_basis need a block outside of an RNN, got one whose parts are also its state; "
+                "make a new network of the size you need"
+            )
         with torch.no_grad():
             for weight in (self.weight_x, self.weight_y):
                 if optimizer is not None:

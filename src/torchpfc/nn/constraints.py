@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from torchpfc.nn.block import PFCBlock
+from torchpfc.optim.stacked_slw import StackedRMSpropSLW
 
 
 def keep_nonnegative(model: nn.Module, optimizer: Optimizer) -> RemovableHandle:
@@ -44,19 +45,26 @@ def keep_nonnegative(model: nn.Module, optimizer: Optimizer) -> RemovableHandle:
         for block in blocks:
             assert block.weight_floor is not None
             for weight in (block.weight_x, block.weight_y):
-                if (window := windows.get(id(weight))) is not None:
+                if (window := windows.get(id(weight))) is None:
+                    continue
+                if isinstance(optimizer, StackedRMSpropSLW):
+                    project_nonnegative_(weight, block.weight_floor, optimizer.inside(weight))
+                else:
                     project_nonnegative_(weight[..., slice(*window)], block.weight_floor)
 
     return optimizer.register_step_post_hook(project)
 
 
 @torch.no_grad()
-def project_nonnegative_(weight: Tensor, floor: float = 0.0) -> None:
+def project_nonnegative_(weight: Tensor, floor: float = 0.0, inside: Tensor | None = None) -> None:
     """Raises every entry below the floor to it, in place, except in columns that are entirely zero.
 
     Args:
         weight: The matrix, or a stack of them.
         floor: The smallest value an entry may take.
+        inside: The columns to look at, as a mask that broadcasts to the matrix; None looks at all.
     """
     lowest = weight.abs().amax(-2, keepdim=True).sign_().mul_(floor)  # (*, 1, columns): the floor, or 0
+    if inside is not None:
+        lowest = lowest.where(inside, -torch.inf)
     weight.clamp_(min=lowest)

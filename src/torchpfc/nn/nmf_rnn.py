@@ -222,7 +222,15 @@ class NMFRNN(nn.Module):
         self, x: Tensor, y: Tensor | None = None, *, mask: Tensor | None = None, state: Tensor | None = None
     ) -> Losses:
         """One pass, for a loop of one's own over batches that differ; the arguments are those of `fit`."""
-        return self._learn(self._batch(x, y, mask, state), None)[0]
+        return self.learn_pass(x, y, mask=mask, state=state)[0]
+
+    def learn_pass(
+        self, x: Tensor, y: Tensor | None = None, *, mask: Tensor | None = None, state: Tensor | None = None
+    ) -> tuple[Losses, Tensor]:
+        r"""One pass, as `learn` makes it, and the states that it found, $(*, T, \text{num_basis})$."""
+        batch = self._batch(x, y, mask, state)
+        losses, states = self._learn(batch, None)
+        return losses, batch.slices.restore(states)
 
     def infer(self, x: Tensor, state: Tensor | None = None) -> Tensor:
         r"""The states of all slices, $(*, T, \text{num_basis})$."""
@@ -361,7 +369,7 @@ class NMFRNN(nn.Module):
             except RuntimeError:
                 raise ValueError(f"mask must broadcast to shape {shape}, got {tuple(mask.shape)}") from None
             rows = mask.reshape(-1, shape[-1]).T.reshape(-1, 1)  # (T n, 1), as in _rows
-        return _Batch(inputs.x, targets.x, rows, inputs.first_state(state, self.num_basis))
+        return _Batch(inputs.x, targets.x, rows, inputs.first_state(state, self.num_basis), inputs)
 
     def _slices(self, x: Tensor, name: str, size: int) -> Slices:
         x = self._one_hot(x, name, size)
@@ -383,6 +391,7 @@ class _Batch(NamedTuple):
     y: Tensor  # (T, *, n, output_size)
     mask: Tensor | None  # (T n, 1): True where a slice has a target
     state: Tensor  # (*, n, num_basis)
+    slices: Slices  # the way back to the shape of the caller
 
 
 def _rows(values: Tensor) -> Tensor:

@@ -98,6 +98,7 @@ class _Factorized(nn.Module):
             device=device,
             dtype=dtype,
         )
+        self.block._resizable = False
 
     @property
     def num_basis(self) -> int:

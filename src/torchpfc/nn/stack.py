@@ -7,6 +7,7 @@ from copy import deepcopy
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -26,8 +27,8 @@ class StackedLinear(nn.Module):
     Shape:
         - weight: $(s, \text{out_features}, \text{in_features})$
         - bias: $(s, \text{out_features})$
-        - x: $(s, n, \text{in_features})$, or $(n, \text{in_features})$ for the same input to all
-        - y: $(s, n, \text{out_features})$
+        - x: $(*, s, n, \text{in_features})$, or $(n, \text{in_features})$ for the same input to all
+        - y: $(*, s, n, \text{out_features})$
     """
 
     def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None = None) -> None:
@@ -40,8 +41,35 @@ class StackedLinear(nn.Module):
         if x.ndim == 2:
             x = x.expand(len(self.weight), *x.shape)
         if self.bias is None:
-            return torch.bmm(x, self.weight.mT)
+            return x @ self.weight.mT
+        if x.ndim > 3:
+            return x @ self.weight.mT + self.bias.unsqueeze(-2)
         return torch.baddbmm(self.bias.unsqueeze(-2), x, self.weight.mT)
+
+
+class StackedLayerNorm(nn.Module):
+    r"""A stack of independent `nn.LayerNorm` layers over the last dimension.
+
+    Args:
+        eps: Added to the variance.
+        weight: The gains of all layers.
+        bias: Their offsets, or None.
+
+    Shape:
+        - weight, bias: $(s, \text{features})$
+        - x and the result: $(*, s, n, \text{features})$
+    """
+
+    def __init__(self, eps: float, weight: nn.Parameter, bias: nn.Parameter | None = None) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = weight
+        self.bias = bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalizes each row, then applies the gains and offsets of its layer."""
+        y = F.layer_norm(x, x.shape[-1:], eps=self.eps) * self.weight.unsqueeze(-2)
+        return y if self.bias is None else y + self.bias.unsqueeze(-2)
 
 
 def stack_models(models: Sequence[Model]) -> Model:
@@ -53,7 +81,8 @@ def stack_models(models: Sequence[Model]) -> Model:
     of `reconstruction_loss`, has to be multiplied by the number of models.
 
     Args:
-        models: Models of one architecture, made of `PFCBlock`, `nn.Linear` and modules without parameters of their own.
+        models: Models of one architecture, made of `PFCBlock`, `nn.Linear`, `nn.LayerNorm` over one dimension, and
+            modules without parameters of their own.
 
     Example:
         >>> from torchpfc import PFCBlock
@@ -75,8 +104,13 @@ def stack_models(models: Sequence[Model]) -> Model:
         own = [_like(row[0], torch.stack([tensor.detach() for tensor in row])) for row in rows]
         if type(module) is nn.Linear:
             replaced[id(module)] = StackedLinear(*own).train(module.training)
+        elif own and type(module) is nn.LayerNorm and len(module.normalized_shape) == 1:
+            replaced[id(module)] = StackedLayerNorm(module.eps, *own).train(module.training)
         elif own and not isinstance(module, PFCBlock):
-            raise TypeError(f"models must be made of PFCBlock and nn.Linear to be stacked, got {type(module).__name__}")
+            raise TypeError(
+                "models must be made of PFCBlock, nn.Linear and nn.LayerNorm over one dimension to be stacked, "
+                f"got {type(module).__name__}"
+            )
         replaced.update(zip(map(id, _own_tensors(module)), own, strict=True))
     return deepcopy(first, replaced)
 
@@ -142,7 +176,9 @@ def _count(stack: nn.Module) -> int:
 
 
 def _is_stacked(module: nn.Module) -> bool:
-    return isinstance(module, StackedLinear) or (isinstance(module, PFCBlock) and module.weight_x.ndim > 2)
+    if isinstance(module, PFCBlock):
+        return module.weight_x.ndim > 2
+    return isinstance(module, StackedLinear | StackedLayerNorm)
 
 
 def _member(stack: Model, index: int) -> Model:
@@ -151,15 +187,26 @@ def _member(stack: Model, index: int) -> Model:
         own = [_like(tensor, tensor.detach()[index].clone()) for tensor in _own_tensors(module)]
         if isinstance(module, StackedLinear):
             replaced[id(module)] = _linear(*own).train(module.training)
+        if isinstance(module, StackedLayerNorm):
+            replaced[id(module)] = _layer_norm(module.eps, *own).train(module.training)
         replaced.update(zip(map(id, _own_tensors(module)), own, strict=True))
     return deepcopy(stack, replaced)
 
 
 def _linear(weight: nn.Parameter, bias: nn.Parameter | None = None) -> nn.Linear:
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    return _with_parameters(linear, weight, bias)
+
+
+def _layer_norm(eps: float, weight: nn.Parameter, bias: nn.Parameter | None = None) -> nn.LayerNorm:
+    norm = nn.LayerNorm(len(weight), eps=eps, bias=bias is not None, device="meta")
+    return _with_parameters(norm, weight, bias)
+
+
+def _with_parameters(module: Model, weight: nn.Parameter, bias: nn.Parameter | None) -> Model:
     for name, parameter in (("weight", weight), ("bias", bias)):
-        linear.register_parameter(name, parameter)
-    return linear
+        module.register_parameter(name, parameter)
+    return module
 
 
 def _own_tensors(module: nn.Module) -> list[Tensor]:

@@ -216,8 +216,8 @@ def tables_of(experiments: Mapping[str, Experiment]) -> Iterator[tuple[Experimen
 
 
 def fill(experiment: Experiment, table: Table, results: Iterable[Result]) -> Sheet:
-    """Finds the runs of each row: those with its settings, under any preset, which have the metric of the table."""
-    runs = [result for result in results if result.experiment == experiment.name and table.metric in result.metrics]
+    """Finds the runs of each row: those with its settings, under any preset, which have the metric of the row."""
+    runs = [result for result in results if result.experiment == experiment.name]
     plain = [as_written(row.config) for row in table.rows]
     given = {
         preset: [as_written(experiment.presets[preset](row.config)) for row in table.rows]
@@ -226,7 +226,8 @@ def fill(experiment: Experiment, table: Table, results: Iterable[Result]) -> She
     lines = []
     for i, row in enumerate(table.rows):
         wanted = {preset: configs[i] for preset, configs in given.items() if not _confuses(configs, plain, i)}
-        lines.append(_fill_row(row, wanted, table.metric, runs))
+        metric = row.metric or table.metric
+        lines.append(_fill_row(row, wanted, metric, [result for result in runs if metric in result.metrics]))
     return Sheet(experiment, table, tuple(lines))
 
 

@@ -12,7 +12,9 @@ from torchpfc.experiments.registry import Experiment, Table
 from torchpfc.experiments.results import Result
 from torchpfc.report.charts import Axes, Dots, Panel, Picture, Series, dot_chart, line_chart, picture_chart
 from torchpfc.report.compare import Line, Sample, Sheet, fill, ordered
+from torchpfc.report.continual import CONTINUAL
 from torchpfc.report.layout import Entry, by_first, by_size
+from torchpfc.report.recurrent import OVER, RECURRENT
 from torchpfc.report.words import describe, name_metric, name_preset, number, varying
 
 SERIES_IN_A_PANEL = 6
@@ -57,11 +59,18 @@ def list_figures(experiments: Mapping[str, Experiment]) -> list[Figure]:
     for experiment in experiments.values():
         shown: list[object] = []
         for table in experiment.tables:
-            fresh = [row.id for row in table.rows if row.config not in shown]
+            fresh = [row.id for k, row in enumerate(table.rows) if row.config not in [*shown, *_configs(table, k)]]
             shown += [row.config for row in table.rows]
             made.append(NUMBERS.of(experiment, table, [row.id for row in table.rows if row.paper is not None]))
             made += [kind.of(experiment, table, fresh) for kind in (*CURVES, *IMAGES) if fresh]
+            made.append(Kind(*OVER).of(experiment, table, [row.id for row in table.rows]))
+            made += [Kind(*parts).of(experiment, table, fresh) for parts in (*RECURRENT, *CONTINUAL) if fresh]
     return made
+
+
+def _configs(table: Table, count: int) -> list[object]:
+    """The settings of the first rows of a table: two rows may compare different metrics of one run."""
+    return [row.config for row in table.rows[:count]]
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,23 @@ def draw_iterations(sheet: Sheet, title: str) -> str | None:
     """Test accuracy over the number of iterations."""
     axes = Axes(x="iterations", y="test accuracy in %", log_x=True)
     return _draw_curves(sheet, title, axes, "accuracy_at_iterations", over="iterations")
+
+
+def draw_tasks(sheet: Sheet, title: str) -> str | None:
+    """Accuracy on all tasks seen so far, after each task."""
+    return _draw_curves(sheet, title, Axes(x="tasks", y="accuracy on the tasks so far in %"), "accuracy_after_task")
+
+
+def draw_steps(sheet: Sheet, title: str) -> str | None:
+    """Validation accuracy over batches, of networks that never see one twice."""
+    axes = Axes(x="batches", y="validation accuracy in %")
+    return _draw_curves(sheet, title, axes, "accuracy_at_steps", over="steps")
+
+
+def draw_passes(sheet: Sheet, title: str) -> str | None:
+    """Error of predictions over passes through a sequence."""
+    axes = Axes(x="passes", y="mean squared error of predictions", log_y=True)
+    return _draw_curves(sheet, title, axes, "prediction_mse", over="passes")
 
 
 def _draw_curves(
@@ -222,6 +248,26 @@ CURVES = (
         "test accuracy over iterations",
         "Test accuracy of trained models when their solver takes more or fewer iterations than it did in training.",
         draw_iterations,
+    ),
+    Kind(
+        "tasks",
+        "accuracy after each task",
+        "Accuracy on the images of all tasks so far, after each task: the mean over the runs, in a band from the "
+        "lowest to the highest.",
+        draw_tasks,
+    ),
+    Kind(
+        "steps",
+        "validation accuracy over batches",
+        f"Accuracy on fresh sequences: {SETTLED}.",
+        draw_steps,
+    ),
+    Kind(
+        "passes",
+        "error over passes",
+        "Mean squared error of the predictions of the training sequence after so many passes: the mean over the runs, in "
+        "a band from the lowest to the highest.",
+        draw_passes,
     ),
 )
 

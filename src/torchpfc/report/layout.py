@@ -11,7 +11,7 @@ from typing import Any
 
 from torchpfc.experiments.registry import Table
 from torchpfc.report.compare import Line, Sheet, as_written
-from torchpfc.report.words import describe, flatten, varying
+from torchpfc.report.words import describe, flatten, name_metric, varying
 
 USUAL = Fraction(2, 3)
 """A value that more than this share of the rows have goes without saying."""
@@ -48,9 +48,13 @@ class Wording:
             start: How many of the named settings to leave out.
             stop: Where to end, among them; None says all that is left, and what is unusual.
         """
+        if line.row.what:
+            return line.row.what if stop is None else ""
         flat = flatten(line.settings)
         unusual = [name for name, value in self.usual.items() if flat.get(name) != value]
-        return describe(flat, [*self.named[start:stop], *(unusual if stop is None else [])])
+        words = describe(flat, [*self.named[start:stop], *(unusual if stop is None else [])])
+        metric = name_metric(line.row.metric) if line.row.metric and stop is None else ""
+        return ", ".join(filter(None, (words, metric)))
 
 
 @dataclass(frozen=True)

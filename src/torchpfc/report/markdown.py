@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from torchpfc.experiments.registry import Cited
 from torchpfc.report.compare import Agreement, Comparison, Group, Line, Sample, Sheet, Verdict
 from torchpfc.report.figures import Drawn
 from torchpfc.report.further import CAPTION, measure_further
@@ -130,9 +131,15 @@ def _table(sheet: Sheet, known_data: Mapping[str, str]) -> str:
         paper = [_maybe(value, metric) for value in (line.row.paper, line.needed)] if sheet.compared else []
         ours = [_cell(line, preset) for preset in sheet.presets]
         rows.append([f"`{line.row.id}`", wording.describe(line), *paper, *ours, _verdict(line, metric)])
+    rows += [_cited(cited, len(heads)) for cited in sheet.table.cited]
     command = f"torchpfc run {sheet.experiment.name} --rows '{sheet.table.id}.*'"
     where = f"[Every run]({PAGE}#{sheet.table.id}). Run it: `{command}`."
     return _paragraphs(sheet.table.note, _grid(heads, rows, words=2), f"{describe_sources(sheet, known_data)} {where}")
+
+
+def _cited(cited: Cited, cells: int) -> list[str]:
+    """A number from other work, where the paper has it."""
+    return [f"`{cited.id}`", cited.what, cited.value, *[""] * (cells - 4), "cited"]
 
 
 def _further(sheet: Sheet) -> str:

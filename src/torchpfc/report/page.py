@@ -8,6 +8,7 @@ from importlib.resources import files
 from itertools import groupby
 from string import Template
 
+from torchpfc.experiments.registry import Cited
 from torchpfc.experiments.results import Result
 from torchpfc.report.compare import Agreement, Comparison, Group, Line, Sample, Sheet, Verdict
 from torchpfc.report.figures import Drawn
@@ -138,7 +139,14 @@ def _rows(sheet: Sheet, link: Link) -> str:
             ours = [_cell(line, preset, link) for preset in sheet.presets]
             head = _head(wording.describe(line), line.row.id)
             bodies[-1].append([head, *paper, *ours, _verdict(line, metric)])
+    if sheet.table.cited:
+        bodies.append([_cited(cited, len(heads)) for cited in sheet.table.cited])
     return _table(capitalised(name_metric(metric)), heads, bodies)
+
+
+def _cited(cited: Cited, cells: int) -> list[str]:
+    """A number from other work, where the paper has it."""
+    return [_head(cited.what, cited.id), escape(cited.value), *[""] * (cells - 3), element("small", "cited")]
 
 
 def _further(sheet: Sheet) -> str:

@@ -10,7 +10,32 @@ from torchpfc.report.compare import Sample, in_percent
 
 MINUS = "−"
 
-NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
+TINY = 1e-5
+"""What is closer to zero is written with a power of ten."""
+
+NAMES = {
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "digits": "digits",
+    "nmf": "without backpropagation",
+    "lstm": "LSTM",
+    "gru": "GRU",
+    "paper": "protocol of the paper",
+    "strict": "strict protocol",
+    "sorted": "in the order of labels",
+    "fixed": "in one random order",
+    "nearest-mean": "nearest class mean",
+    "lda": "streaming LDA",
+    "fourier": "random Fourier features and ridge",
+    "pairs": "two classes at a time",
+    "classes": "one class at a time",
+    "residual": "class of the least residual",
+    "joint": "all parts at once",
+    "batches": "forgets batches with wrong labels",
+    "class": "forgets a class",
+    "examples": "forgets scattered examples",
+}
 """Values that have a spelling of their own."""
 
 PHRASES = {
@@ -20,13 +45,21 @@ PHRASES = {
     "prediction_weight": "λ = {}",
     "lr": "learning rate {}",
     "l1": "l1 = {}",
+    "pause": "pause of {}",
+    "width": "window of {}",
+    "sweep_speed": "speed {}",
+    "columns_per_class": "{} parts a class",
 }
 """How to say a number; any other one follows the name of its setting."""
 
-ANSWERS = {"nonnegative": ("non-negative", "signed")}
+ANSWERS = {
+    "nonnegative": ("non-negative", "signed"),
+    "bptt": ("BPTT", "no BPTT"),
+    "joint": ("all classes at once", "task by task"),
+}
 """How to say yes and no; any other setting is named, or named after a "no"."""
 
-ACRONYMS = {"ood", "auroc", "fpr95", "mb"}
+ACRONYMS = {"ood", "auroc", "fpr95", "mb", "mse"}
 """Words of a metric that are no words."""
 
 
@@ -105,10 +138,14 @@ def name_preset(preset: str) -> str:
 def number(value: float, metric: str) -> str:
     """A number of a table: accuracies with two decimals, whole numbers as they are, anything else with four digits.
 
+    What is close to zero has two digits and a power of ten.
+
     Example:
         >>> number(96.831, "test_accuracy"), number(0.93312, "auroc"), number(1234.5, "steps"), number(50.0, "epochs")
         ('96.83', '0.9331', '1234', '50')
     """
+    if 0 < abs(value) < TINY and not in_percent(metric):
+        return f"{value:.1e}".replace("-", MINUS)
     return f"{value:.{_decimals(value, metric)}f}".replace("-", MINUS)
 
 

@@ -82,7 +82,7 @@ class ActiveSet(Solver):
         size = min(int(used.sum(-1).max()) + self.candidates, h.shape[-1])
         parts = steepness.masked_fill_(used, torch.inf).topk(size, sorted=False).indices
         h = h.clone()
-        for rows in torch.arange(len(h), device=h.device).split(max(_NUMBERS_AT_ONCE // size**2, 1)):
+        for rows in torch.split(torch.arange(len(h), device=h.device), max(_NUMBERS_AT_ONCE // size**2, 1)):
             chosen = parts[rows]
             small = C[model[rows][:, None, None], chosen[:, :, None], chosen[:, None, :]]
             amounts = h[rows[:, None], chosen] - self.floor

@@ -3,6 +3,7 @@
 from torchpfc.unlearning.audit import Audit, Membership, Relearning, audit, membership_attack, steps_to_relearn
 from torchpfc.unlearning.forget import forget, load_ledger, save_ledger
 from torchpfc.unlearning.keeping import keep_forgotten
+from torchpfc.unlearning.models import SavedModel, load_model, save_model
 from torchpfc.unlearning.replay import ReplayReport, retrain_without
 from torchpfc.unlearning.report import ForgetReport, fingerprint
 from torchpfc.unlearning.snapshots import Snapshots
@@ -13,14 +14,17 @@ __all__ = [
     "Membership",
     "Relearning",
     "ReplayReport",
+    "SavedModel",
     "Snapshots",
     "audit",
     "fingerprint",
     "forget",
     "keep_forgotten",
     "load_ledger",
+    "load_model",
     "membership_attack",
     "retrain_without",
     "save_ledger",
+    "save_model",
     "steps_to_relearn",
 ]

@@ -4,8 +4,25 @@ A chart is text for the inside of a page, whose style sheet colours it. `standal
 """
 
 from torchpfc.report.charts.dots import Dots, dot_chart
+from torchpfc.report.charts.graphs import Arrow, Node, graph_chart
+from torchpfc.report.charts.heat import Heat, heat_chart
 from torchpfc.report.charts.lines import Axes, Panel, Series, line_chart
 from torchpfc.report.charts.pictures import Picture, picture_chart
 from torchpfc.report.charts.svg import standalone
 
-__all__ = ["Axes", "Dots", "Panel", "Picture", "Series", "dot_chart", "line_chart", "picture_chart", "standalone"]
+__all__ = [
+    "Arrow",
+    "Axes",
+    "Dots",
+    "Heat",
+    "Node",
+    "Panel",
+    "Picture",
+    "Series",
+    "dot_chart",
+    "graph_chart",
+    "heat_chart",
+    "line_chart",
+    "picture_chart",
+    "standalone",
+]

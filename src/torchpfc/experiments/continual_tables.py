@@ -1,0 +1,157 @@
+"""The rows of the paper's Tables 3 and 4, and of what goes beyond them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torchpfc.experiments.closed_form import OnePass, Parts, RunningSums, run_one_pass
+from torchpfc.experiments.continual import (
+    OrderedMLP,
+    OrderedPFC,
+    SplitMLP,
+    SplitPFC,
+    fast,
+    run_ordered,
+    run_tasks,
+)
+from torchpfc.experiments.images import as_published
+from torchpfc.experiments.registry import Cited, Experiment, Job, Row, Table, register
+from torchpfc.experiments.results import Result
+from torchpfc.experiments.runner import Context
+
+WITHOUT_WINDOW: dict[str, Any] = {"width": 0, "sweep_speed": 0.0}
+
+CITED = (
+    Cited("T3.UPPER.CITED", "offline perceptron, upper bound", "97.94"),
+    Cited("T3.MLP.CITED", "perceptron, Adam", "19.90"),
+    Cited("T3.EWC.CITED", "elastic weight consolidation, Adam", "20.01"),
+    Cited("T3.REPLAY.CITED", "replay methods", "90.79 to 91.79"),
+    Cited("T3.EXEMPLAR.CITED", "replay and exemplars", "94.57"),
+)
+"""What the paper cites from other work."""
+
+NO_LIMIT = 1500
+"""Parts of each class where nothing limits them."""
+
+
+def run_split(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
+    """Trains learners of one kind on one task after another."""
+    if isinstance(jobs[0].config, OnePass):
+        return run_one_pass("split-mnist", jobs, context)
+    return run_tasks(jobs, context)
+
+
+def run_in_order(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
+    """Trains learners of one kind in a fixed order."""
+    if isinstance(jobs[0].config, OnePass):
+        return run_one_pass("ordered-mnist", jobs, context)
+    return run_ordered(jobs, context)
+
+
+def _table_3(table: str, dataset: str) -> Iterator[Row]:
+    """Learners under both protocols, bounds, and baselines that need neither replay nor task ids."""
+    mlp, pfc = SplitMLP(dataset=dataset), SplitPFC(dataset=dataset)
+    whole = replace(pfc, num_basis=1357, lr=1e-5, **WITHOUT_WINDOW)
+    unit_window = replace(mlp, hidden_features=2000, lr=3e-4, width=15, sweep_speed=0.25)
+    learners: dict[str, tuple[str, Any, float | None, float]] = {
+        "MLP": ("perceptron, learning rate 2e-6", mlp, 40.11, 3.0),
+        "MLP.1e-4": ("perceptron, learning rate 1e-4", replace(mlp, lr=1e-4), None, 0.0),
+        "MLP.SLW": ("perceptron, window over its hidden units", unit_window, None, 0.0),
+        "PFC": ("PFC, RMSprop", whole, 67.07, 3.07),
+        "SLW": ("PFC, RMSpropSLW", pfc, 93.73, 1.73),
+    }
+    for name, (what, config, paper, slack) in learners.items():
+        known = paper if dataset == "mnist" else None
+        yield Row(f"{table}.{name}", config, known, slack if known else 0.0, seeds=5, what=what)
+        strict = replace(config, protocol="strict")
+        yield Row(f"{table}.{name}.strict", strict, seeds=5, what=f"{what}, strict protocol")
+    others: dict[str, tuple[str, Any]] = {
+        "JOINT.MLP": ("perceptron, all classes at once", replace(mlp, lr=1e-4, joint=True)),
+        "JOINT.PFC": ("PFC, RMSprop, all classes at once", replace(whole, lr=3e-4, joint=True)),
+        "EWC": ("perceptron, elastic weights", replace(mlp, lr=1e-4, penalty=100.0, protocol="strict")),
+        "NCM": ("nearest class mean", RunningSums(dataset=dataset)),
+        "LDA": ("streaming LDA", RunningSums(dataset=dataset, method="lda")),
+        "RFF": ("random Fourier features and ridge", RunningSums(dataset=dataset, method="fourier")),
+        "PARTS": ("ContinualPFC, 1,350 columns", Parts(dataset=dataset)),
+        "PARTS.shift": ("ContinualPFC, 1,350 columns, shifts", Parts(dataset=dataset, shift=1)),
+        f"PARTS.{NO_LIMIT}": (
+            f"ContinualPFC, {10 * NO_LIMIT:,} columns",
+            Parts(dataset=dataset, columns_per_class=NO_LIMIT),
+        ),
+        f"PARTS.{NO_LIMIT}.shift": (
+            f"ContinualPFC, {10 * NO_LIMIT:,} columns, shifts",
+            Parts(dataset=dataset, columns_per_class=NO_LIMIT, shift=1),
+        ),
+    }
+    for name, (what, config) in others.items():
+        yield Row(f"{table}.{name}", config, seeds=5, what=what)
+
+
+def _table_sweep() -> Iterator[Row]:
+    """Width against speed; faster windows need more columns."""
+    for width in (5, 15, 45):
+        for speed, columns in ((0.125, 2000), (0.25, 2000), (0.5, 3500)):
+            yield Row(f"SWEEP.{width}.{speed:g}", SplitPFC(width=width, sweep_speed=speed, num_basis=columns))
+
+
+def _table_levers() -> Iterator[Row]:
+    """Our learner with one thing changed at a time."""
+    changes: dict[str, dict[str, Any]] = {"unchanged": {}, "joint": {"readout": "joint"}, "shift-1": {"shift": 1}}
+    changes |= {f"l1-{l1:g}": {"l1": l1} for l1 in (0.0, 0.05, 0.1, 0.3, 0.5)}
+    changes |= {f"power-{power:g}": {"power": power} for power in (0.3, 1.0)}
+    changes |= {f"refine-{passes}": {"refine": passes} for passes in (1, 5, 20)}
+    changes |= {f"columns-{count}": {"columns_per_class": count} for count in (30, 60, 300, 600, NO_LIMIT)}
+    changes |= {f"steps-{steps}": {"iterations": steps} for steps in (30, 300)}
+    for key, dataset in (("M", "mnist"), ("F", "fashion-mnist")):
+        for name, change in changes.items():
+            yield Row(f"PARTS.{key}.{name}", replace(Parts(dataset=dataset), **change), seeds=3)
+
+
+def _table_4() -> Iterator[Row]:
+    mlp, pfc = OrderedMLP(), OrderedPFC()
+    whole = replace(pfc, num_basis=2600, **WITHOUT_WINDOW)
+    rows = (
+        ("MLP.IID", "perceptron", replace(mlp, order="fixed", lr=1e-4, weight_decay=1e-4), 97.91, 0.7),
+        ("PFC.IID", "PFC, RMSprop", replace(whole, order="fixed"), 97.88, 0.7),
+        ("SLW.IID", "PFC, RMSpropSLW", replace(pfc, order="fixed"), 96.02, 0.7),
+        ("MLP.ORD", "perceptron", mlp, 84.92, 0.7),
+        ("PFC.ORD", "PFC, RMSprop", replace(whole, lr=5e-6, weight_decay=0.0), 88.19, 0.7),
+        ("SLW.ORD", "PFC, RMSpropSLW", pfc, 96.06, 0.06),
+    )
+    for name, what, config, paper, slack in rows:
+        order = "by label" if name.endswith(".ORD") else "in one random order"
+        yield Row(f"T4.{name}", config, paper, slack, seeds=3, what=f"{what}, {order}")
+    for name, count in (("PARTS.ORD", 135), (f"PARTS.ORD.{NO_LIMIT}", NO_LIMIT)):
+        what = f"ContinualPFC, {10 * count:,} columns, by label"
+        yield Row(f"T4.{name}", Parts(tasks="classes", columns_per_class=count), seeds=3, what=what)
+
+
+PRESETS = {"paper": as_published, "fast": fast}
+
+register(
+    Experiment(
+        "split-mnist",
+        "five tasks of two classes, one after another, without replay or task ids (Table 3)",
+        SplitPFC,
+        run_split,
+        PRESETS,
+        (
+            Table("T3", "Split MNIST", tuple(_table_3("T3", "mnist")), cited=CITED),
+            Table("T3F", "Split Fashion-MNIST", tuple(_table_3("T3F", "fashion-mnist"))),
+            Table("SWEEP", "Split MNIST: width of the window against its speed", tuple(_table_sweep())),
+            Table("PARTS", "Parts of every class, one setting changed at a time", tuple(_table_levers())),
+        ),
+    )
+)
+register(
+    Experiment(
+        "ordered-mnist",
+        "all classes in the order of their labels, or in one fixed random order (Table 4)",
+        OrderedPFC,
+        run_in_order,
+        PRESETS,
+        (Table("T4", "MNIST in the order of its labels", tuple(_table_4())),),
+    )
+)

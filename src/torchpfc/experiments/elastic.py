@@ -1,0 +1,56 @@
+"""Elastic weight consolidation: which weights of a perceptron the tasks so far need."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from torchpfc.experiments.phases import PhaseRun
+from torchpfc.nn import MLP
+
+_ROWS_AT_ONCE = 2000
+
+
+@torch.no_grad()
+def remember_importance(run: PhaseRun) -> None:
+    r"""Adds what the task that has just ended needs to what those before it need.
+
+    The importance of a weight is the diagonal of the Fisher information for a normal distribution of variance 1 around
+    the outputs, $F = \mathrm{mean}_n \sum_k (\partial y_{nk} / \partial w)^2$, found without sampling.
+
+    Args:
+        run: With all models at the end of the task.
+    """
+    model = run.stack
+    assert isinstance(model, MLP)
+    rows = run.train_rows[run.phase - 1].to(run.device)  # (models, n)
+    count = rows.shape[1]
+    sums = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for chunk in torch.split(rows, _ROWS_AT_ONCE, dim=1):
+        for name, value in _squared_slopes(model, run.x[chunk]).items():
+            sums[name] += value / count
+    for name, p in model.named_parameters():
+        importance, anchor = f"importance.{name}", f"anchor.{name}"
+        run.memory[importance] = run.memory.get(importance, torch.zeros_like(p)) + sums[name]
+        run.memory[anchor] = run.memory.get(anchor, torch.zeros_like(p)) + sums[name] * p
+
+
+def _squared_slopes(model: MLP, x: Tensor) -> dict[str, Tensor]:
+    """Sums over examples and outputs of the squared derivatives of the outputs, by the names of the weights."""
+    z = model.hidden(x)
+    a, slope = torch.nn.functional.gelu(z), _gelu_slope(z)
+    reach = model.output.weight.square().sum(-2).unsqueeze(-2) * slope.square()  # (models, n, units)
+    count = float(x.shape[-2])
+    return {
+        "hidden.weight": reach.mT @ x.square(),
+        "hidden.bias": reach.sum(-2),
+        "output.weight": a.square().sum(-2).unsqueeze(-2).expand_as(model.output.weight),
+        "output.bias": torch.full_like(model.output.bias, count),
+    }
+
+
+def _gelu_slope(z: Tensor) -> Tensor:
+    density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
+    return 0.5 * (1 + torch.erf(z / math.sqrt(2))) + z * density

@@ -1,0 +1,112 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torchpfc import PFCBlock
+from torchpfc.cli import main
+from torchpfc.optim.ledger import Ledger
+from torchpfc.unlearning import fingerprint, load_model, save_model
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    ledger = Ledger()
+    for id in range(6):
+        ledger.record(id, range(id, id + 3), rows=[2 * id, 2 * id + 1])
+    save_model(tmp_path / "model", PFCBlock(5, 2, 10, generator=torch.Generator().manual_seed(0)), ledger)
+    return tmp_path / "model"
+
+
+def test_batches_are_forgotten_in_place_and_reported(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = load_model(model).block
+    assert main(["forget", str(model), "--batches", "2:4", "--report", str(tmp_path / "report.json")]) == 0
+    after = load_model(model)
+    assert not after.block.weight_x[:, 2:6].any() and not after.block.weight_y[:, 2:6].any()
+    kept = [0, 1, 6, 7, 8, 9]
+    assert torch.equal(after.block.weight_x[:, kept], before.weight_x[:, kept])
+    assert after.ledger.columns_of([2, 3]) == ()
+    report: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
+    assert report["batches"] == [2, 3] and report["columns"] == [[2, 6]] and report["exact"] is False
+    assert report["sha256_before"] == fingerprint(before) and report["sha256_after"] == fingerprint(after.block)
+    printed = capsys.readouterr().out
+    assert "Forgot 2 batches (zero)." in printed and "Not guaranteed:" in printed
+
+
+def test_examples_can_be_named_and_columns_removed(model: Path) -> None:
+    assert main(["forget", str(model), "--examples", "11,0:2", "--how", "remove"]) == 0
+    assert load_model(model).block.num_basis == 10 - 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--batches", "9:12"], "batches must have been learned from"),
+        (["--batches", "0:9", "--exact"], "must hold snapshots and the settings of a training to be replayed"),
+        (["--batches", "0", "--exact", "--how", "remove"], "--how must be left out with --exact"),
+    ],
+)
+def test_what_cannot_be_forgotten_is_one_line_and_changes_nothing(
+    model: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("lightning_fabric")
+    before = {path.name: path.read_bytes() for path in model.iterdir()}
+    assert main(["forget", str(model), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.startswith("torchpfc forget: ") and error.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+
+
+def test_a_folder_without_a_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["forget", str(tmp_path / "nothing"), "--batches", "1"]) == 2
+    assert "must be a folder with a model and its ledger" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "one of the arguments --batches --examples is required"),
+        (["--batches", "1", "--examples", "1"], "not allowed with argument"),
+        (["--batches", "5:2"], "must have ranges that end after they start, got '5:2'"),
+        (["--batches", "a:b"], "must be numbers or ranges such as 500:800, got 'a:b'"),
+        (["--batches", "-3"], "must be numbers or ranges such as 500:800, got '-3'"),
+    ],
+)
+def test_wrong_arguments_end_with_2(
+    model: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["forget", str(model), *arguments])
+    assert stop.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_a_kept_model_forgets_exactly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The model that `run` keeps, against one that was kept after it had never seen the batches."""
+    pytest.importorskip("lightning_fabric")
+    from torchpfc.data.images import load_images
+    from torchpfc.experiments.unlearning_replay import start_training
+    from torchpfc.experiments.unlearning_settings import Unlearning
+
+    settings = {"dataset": "digits", "num_basis": 12, "iterations": 4, "eval_iterations": 5, "batch_size": 100}
+    settings |= {"epochs": 2, "width": 4, "sweep_speed": 0.25, "start": 2, "stop": 5, "snapshot_every": 4}
+    given = [f"--set={name}={value}" for name, value in (settings | {"replay": "true"}).items()]
+    options = ["--device", "cpu", "--precision", "32", "--results", str(tmp_path / "results")]
+    assert main(["run", "unlearning", *given, *options, "--models", str(tmp_path / "models")]) == 0
+    folder = tmp_path / "models" / "unlearning-0"
+    snapshots = len(list((folder / "snapshots").iterdir()))
+    capsys.readouterr()
+    report = tmp_path / "report.json"
+    assert main(["forget", str(folder), "--batches", "5:8", "--exact", "--device", "cpu", "--report", str(report)]) == 0
+    assert "bit for bit" in capsys.readouterr().out
+    never = start_training(
+        Unlearning(**settings, replay=True), 0, load_images("digits"), torch.device("cpu"), torch.float32
+    )
+    never.snapshots.skip(batches=range(5, 8))
+    never.train()
+    assert fingerprint(load_model(folder).block) == fingerprint(never.at_best())
+    assert json.loads(report.read_text())["exact"] is True
+    assert len(list((folder / "snapshots").iterdir())) == snapshots
