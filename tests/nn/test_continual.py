@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from torchpfc import ContinualPFC, forget
-from torchpfc.nn.continual import Shifts, k_means
+from torchpfc.nn.continual import Shifts
 from torchpfc.optim.ledger import Ledger
 
 SIZE, CLASSES, EACH = 12, 4, 30
@@ -188,14 +188,3 @@ def test_examples_that_do_not_fit_are_refused() -> None:
         model.learn(torch.rand(3, SIZE), torch.full((3,), 4))
     with pytest.raises(ValueError, match="count must be at least 1, got 0"):
         model.learn(torch.rand(3, SIZE), torch.zeros(3).long(), count=0)
-
-
-def test_means_are_those_of_groups() -> None:
-    x = torch.cat([torch.rand(20, 3, generator=seeded(i)) + 10 * i for i in range(3)])
-    expected = torch.stack([x[20 * i : 20 * i + 20].mean(0) for i in range(3)])
-    starts = [k_means(x, 3, generator=seeded(seed)) for seed in range(10)]
-    found = [means[means[:, 0].argsort()] for means in starts]
-    assert any(torch.allclose(means, expected, atol=1e-5) for means in found)  # not from every start
-    assert k_means(x[:1], 1).tolist() == x[:1].tolist()
-    with pytest.raises(ValueError, match=r"count must be from 1 to the number of examples \(60\), got 61"):
-        k_means(x, 61)

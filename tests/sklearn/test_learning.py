@@ -1,29 +1,15 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.cluster import KMeans
 from sklearn.linear_model import Ridge, RidgeCV
 
 from torchpfc.sklearn.calibration import fit_sharpness, p_values, relative_residual
-from torchpfc.sklearn.learning import _RIDGES, class_prototypes, equal_shares, prototypes, readout
+from torchpfc.sklearn.learning import _RIDGES, class_prototypes, equal_shares, readout
 from torchpfc.sklearn.rows import check_weights, distinct, hold_out
 
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def test_prototypes_are_about_as_good_as_k_means():
-    x = torch.randn(300, 4, generator=generator(), dtype=torch.float64)
-    means = prototypes(x, torch.ones(300, dtype=torch.float64), 12, generator())
-    ours = float(torch.cdist(x, means).amin(1).square().sum())
-    assert ours < 1.15 * KMeans(12, n_init=3, random_state=0).fit(x.numpy()).inertia_
-
-
-def test_weights_of_prototypes_count_as_repetitions():
-    x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
-    means = prototypes(x, torch.tensor([3.0, 1.0, 1.0, 1.0]), 2, generator(1))
-    assert sorted(means.flatten().tolist()) in ([0.25, 10.5], [0.0, 22 / 3])
 
 
 def test_each_class_has_prototypes_of_its_own():

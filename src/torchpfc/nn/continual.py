@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchpfc.nn.block import PFCBlock
+from torchpfc.nn.clusters import closest, k_means
 from torchpfc.optim.alternating import factorize
 from torchpfc.optim.ledger import Ledger
 from torchpfc.solvers import FISTA, NonnegativeLeastSquares, Solver, solve
@@ -223,7 +224,7 @@ class ContinualPFC(nn.Module):
         return x / norm.where(norm > 0, 1.0)
 
     def _make_parts(self, x: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-        means = k_means(x, min(count, max(1, len(x) // 2)), generator=generator)
+        means = _of_two_at_least(x, k_means(x, min(count, max(1, len(x) // 2)), generator=generator))
         parts = _unit_columns(means.T)
         if not self.refine:
             return parts
@@ -265,58 +266,12 @@ class ContinualPFC(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-@torch.no_grad()
-def k_means(x: Tensor, count: int, *, iterations: int = 20, generator: torch.Generator | None = None) -> Tensor:
-    r"""Means of groups of similar examples, none of them of one example alone.
-
-    Lloyd's algorithm from random examples. A group that is left with fewer than two examples becomes the mean of the
-    two that are closest to it.
-
-    Args:
-        x: The examples.
-        count: How many means.
-        iterations: How often examples choose their group.
-        generator: Source of random numbers.
-
-    Shape:
-        - x: $(n, m)$
-        - the result: $(\text{count}, m)$
-
-    Example:
-        >>> k_means(torch.tensor([[0.0], [0.2], [1.0], [1.2]]), 2).sort(0).values
-        tensor([[0.1000],
-                [1.1000]])
-    """
-    if not 1 <= count <= len(x):
-        raise ValueError(f"count must be from 1 to the number of examples ({len(x)}), got {count}")
-    order = torch.randperm(len(x), generator=generator, device=None if generator is None else generator.device)
-    means = x[order[:count].to(x.device)].clone()
-    for _ in range(iterations):
-        group = _distances(x, means).argmin(1)
-        means, sizes = _group_means(x, group, means)
-    return _of_two_at_least(x, means, sizes)
-
-
-def _group_means(x: Tensor, group: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean of each group, and how many are in it; an empty group keeps its mean."""
-    sizes = torch.bincount(group, minlength=len(before))
-    choice = torch.zeros(len(before), len(x), dtype=x.dtype, device=x.device)
-    choice[group, torch.arange(len(x), device=x.device)] = 1  # a product is exact in its order, an atomic sum is not
-    means = choice @ x / sizes.clamp(min=1).unsqueeze(1)
-    return means.where(sizes.unsqueeze(1) > 0, before), sizes
-
-
-def _of_two_at_least(x: Tensor, means: Tensor, sizes: Tensor) -> Tensor:
+def _of_two_at_least(x: Tensor, means: Tensor) -> Tensor:
+    """Means, where one of fewer than two examples becomes that of the two closest to it."""
     if len(x) < 2:
         return means
-    closest = _distances(means, x).topk(2, largest=False).indices
-    return means.where(sizes.unsqueeze(1) > 1, x[closest].mean(1))
-
-
-def _distances(a: Tensor, b: Tensor) -> Tensor:
-    """Squared distances, less the squared norm of a, which makes no difference to what is closest."""
-    distances: Tensor = b.square().sum(1) - 2 * a @ b.T
-    return distances
+    sizes = torch.bincount(closest(x, means), minlength=len(means))
+    return means.where(sizes.unsqueeze(1) > 1, x[closest(means, x, 2)].mean(1))
 
 
 def _unit_columns(W: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from torchpfc.nn.block import PFCBlock
+from torchpfc.nn.clusters import k_means
 from torchpfc.nn.constraints import keep_nonnegative
 from torchpfc.sklearn.rows import Rows
 from torchpfc.solvers import ConvergenceWarning, nnls
@@ -20,33 +20,11 @@ from torchpfc.solvers import ConvergenceWarning, nnls
 ROWS_PER_PART = 5
 """How many rows there are for each part, where nobody says how many parts there are to be."""
 
-_MEANS_STEPS = 10
+MEANS_STEPS = 10
+"""How often rows choose the mean they belong to."""
+
 _RIDGES = tuple(10.0**k for k in range(-6, 2))  # relative to the mean eigenvalue
 _CHUNK = 8192  # rows whose codes are found together
-
-
-def prototypes(x: Tensor, weight: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    r"""Means of similar rows: k-means from rows drawn at random.
-
-    Args:
-        x: The rows.
-        weight: What each counts.
-        count: How many means to find; all rows where they are no more than that.
-        generator: Source of the start.
-
-    Shape:
-        - x: $(n, m)$
-        - weight: $(n)$
-        - the result: $(\min(n, \mathrm{count}), m)$
-    """
-    if count >= len(x):
-        return x.clone()
-    means = x[torch.randperm(len(x), generator=generator)[:count].to(x.device)]
-    for _ in range(_MEANS_STEPS):
-        members = F.one_hot(torch.cdist(x, means).argmin(1), count).to(x.dtype) * weight.unsqueeze(1)
-        mass = members.sum(0).unsqueeze(1)
-        means = torch.where(mass > 0, (members.mT @ x) / mass.clamp(min=torch.finfo(x.dtype).tiny), means)
-    return means
 
 
 def class_prototypes(
@@ -75,7 +53,7 @@ def class_prototypes(
     """
     classes, sizes = torch.unique(labels, return_counts=True)
     if count is not None and count < len(classes):
-        means = prototypes(x, weight, count, generator)
+        means = k_means(x, min(count, len(x)), weight=weight, iterations=MEANS_STEPS, generator=generator)
         return means, labels.new_full((len(means),), -1)
     if count is None:
         shares = [suitable_count(size, fewest, most) for size in sizes.tolist()]
@@ -84,7 +62,7 @@ def class_prototypes(
     found = []
     for label, share in zip(classes.tolist(), shares, strict=True):
         chosen = labels == label
-        found.append(prototypes(x[chosen], weight[chosen], share, generator))
+        found.append(k_means(x[chosen], share, weight=weight[chosen], iterations=MEANS_STEPS, generator=generator))
     owners = [labels.new_full((len(means),), label) for label, means in zip(classes.tolist(), found, strict=True)]
     return torch.cat(found), torch.cat(owners)
 

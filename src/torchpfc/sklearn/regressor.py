@@ -10,9 +10,10 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from torchpfc.nn.clusters import k_means
 from torchpfc.sklearn.base import DTYPES
 from torchpfc.sklearn.calibration import relative_residual
-from torchpfc.sklearn.learning import couple, prototypes, readout, suitable_count, unit_columns
+from torchpfc.sklearn.learning import MEANS_STEPS, couple, readout, suitable_count, unit_columns
 from torchpfc.sklearn.rows import Array, Rows, check_weights
 from torchpfc.sklearn.supervised import SupervisedPFC
 
@@ -147,7 +148,8 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
     ) -> tuple[Tensor, Tensor]:
         if count is None:
             count = suitable_count(len(rows.x), fewest, _MOST_PARTS)
-        means = prototypes(torch.cat([rows.x, rows.target], 1), rows.weight, count, generator)
+        both = torch.cat([rows.x, rows.target], 1)
+        means = k_means(both, min(count, len(both)), weight=rows.weight, iterations=MEANS_STEPS, generator=generator)
         return unit_columns(means[:, : rows.x.shape[1]]), rows.target.new_zeros(rows.target.shape[1], len(means))
 
     def _outputs_of_new_parts(self, rows: Rows, weight_y: Tensor, known: int) -> Tensor:
