@@ -17,7 +17,7 @@ from torchpfc import PFCBlock, RMSprop, RMSpropSLW
 from torchpfc.demo import run_demo
 from torchpfc.demo.digits import Digits, load_splits
 from torchpfc.demo.markup import percent, round_to_sum
-from torchpfc.demo.measure import STAGES, choose_examples, count_right, explain, find_out, recognise
+from torchpfc.demo.measure import STAGES, choose_examples, count_right, explain, find_out, learn_and_forget, recognise
 from torchpfc.demo.page import Made, draw, name_lessons
 from torchpfc.demo.png import encode
 from torchpfc.demo.progress import Progress
@@ -89,7 +89,7 @@ def test_the_same_seed_gives_the_same_page(text, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [out]
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Accuracy on 360 test digits (seed 0)"
-    assert sum(line.endswith(" %") for line in lines) == 5
+    assert sum(line.endswith(" %") for line in lines) == 8
 
 
 def test_another_seed_changes_all_but_the_test_digits():
@@ -142,6 +142,25 @@ def test_the_page_shows_the_accuracies_that_were_measured(found, page):
     assert f"{percent(found.pfc.test.share)}" in page.words
     for name, taught in name_lessons(found).items():
         assert f"{name}{percent(taught.final.share)}" in page.words
+
+
+def test_the_page_shows_what_was_forgotten(found, page):
+    forgetting = found.forgetting
+    for count in (forgetting.before, forgetting.after, forgetting.never):
+        assert percent(count.share) in page.words
+    alts = [attributes["alt"] for tag, attributes in page.tags if tag == "img"]
+    columns = [int(alt.split()[3].rstrip(",")) for alt in alts if alt.startswith("before forgetting")]
+    assert columns == list(range(len(forgetting.parts.images)))
+
+
+def test_what_wrong_labels_wrote_is_found_and_removed():
+    settings = dataclasses.replace(SMOKE, corrupted=dataclasses.replace(SMOKE.corrupted, max_epochs=8))
+    forgetting = learn_and_forget(load_splits(0), settings, 0, lambda done: None)
+    window = settings.corrupted_window
+    first, last = (window.advance(k).columns for k in (forgetting.corrupted.start, forgetting.corrupted.stop - 1))
+    assert forgetting.columns == range(first.start, last.stop)
+    assert forgetting.before.share + 0.1 < forgetting.after.share
+    assert forgetting.before.share + 0.1 < forgetting.never.share
 
 
 def test_the_page_shows_each_matrix_up_to_what_was_taught(found, page):
@@ -246,14 +265,18 @@ def test_a_class_without_parts_has_an_empty_row(found):
 
 
 def test_the_code_on_the_page_runs(text):
-    code = unescape(re.search(r"<pre[^>]*><code>(.*?)</code></pre>", text, re.DOTALL)[1])
+    learning, forgetting = map(unescape, re.findall(r"<pre[^>]*><code>(.*?)</code></pre>", text, re.DOTALL))
     names = {}
-    exec(code, names)
+    exec(learning, names)
     before = names["block"].weight_x.detach().clone()
     names["learn"](torch.rand(5, 64), torch.eye(10)[:5])
     changed = (names["block"].weight_x != before).any(0).nonzero().flatten().tolist()
     assert changed == list(range(SMOKE.window.width))
     assert isinstance(names["optimizer"], RMSpropSLW)
+    exec(forgetting, names)
+    names["learn_batch"](7, torch.rand(5, 64), torch.eye(10)[:5])
+    assert names["take_out"]([7]).num_columns == SMOKE.window.width
+    assert not names["block"].weight_x[:, : SMOKE.window.width].any()
 
 
 def test_a_failed_write_leaves_the_old_page_and_nothing_else(no_training, tmp_path, monkeypatch):

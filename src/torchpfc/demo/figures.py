@@ -10,7 +10,16 @@ from torch import Tensor
 
 from torchpfc.demo.digits import NUM_CLASSES
 from torchpfc.demo.markup import percent, picture, round_to_sum
-from torchpfc.demo.results import Classifier, Count, Explanation, Lessons, Parts, Recognition, Reconstructions
+from torchpfc.demo.results import (
+    Classifier,
+    Count,
+    Explanation,
+    Forgetting,
+    Lessons,
+    Parts,
+    Recognition,
+    Reconstructions,
+)
 from torchpfc.demo.settings import TASKS
 from torchpfc.report.markup import element
 
@@ -181,6 +190,23 @@ def _matrix(name: str, taught: Lessons) -> str:
 
 def _cell(count: Count) -> str:
     return element("td", f"{100 * count.share:.0f}", style=f"--heat: {100 * count.share:.0f}%")
+
+
+def draw_forgetting(forgetting: Forgetting) -> str:
+    """The columns in the order in which batches wrote them, in a row for those before, of and after wrong labels."""
+    columns, bad, parts = forgetting.columns, forgetting.corrupted, forgetting.parts
+    rows = {
+        f"batches 0 to {bad.start - 1}": range(columns.start),
+        f"{bad.start} to {bad.stop - 1}, removed": columns,
+        f"{bad.stop} to {forgetting.num_batches - 1}": range(columns.stop, len(parts.images)),
+    }
+    return "\n".join(
+        element("dt", name) + element("dd", *(_column_before(parts, i) for i in found)) for name, found in rows.items()
+    )
+
+
+def _column_before(parts: Parts, i: int) -> str:
+    return picture(parts.images[i], f"before forgetting, column {i}, speaks for {int(parts.votes[i].argmax())}")
 
 
 def draw_strip(parts: Parts, unfinished: Sequence[range]) -> str:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchpfc.data.streams import Stream, corrupt, fixed_shuffle
 from torchpfc.demo.digits import Digits, Splits, load_splits
 from torchpfc.demo.progress import Progress, Tick
 from torchpfc.demo.results import (
@@ -15,6 +16,7 @@ from torchpfc.demo.results import (
     Count,
     Explanation,
     Findings,
+    Forgetting,
     Lessons,
     Others,
     Parts,
@@ -22,10 +24,20 @@ from torchpfc.demo.results import (
     Reconstructions,
     Term,
 )
-from torchpfc.demo.settings import KNOWN_SHARE, MAX_TERMS, NUM_EXAMPLES, SCORE_SHARE, TASKS, Settings, Training
-from torchpfc.demo.training import answers, fit, mlp, pfc
+from torchpfc.demo.settings import (
+    CORRUPTED,
+    KNOWN_SHARE,
+    MAX_TERMS,
+    NUM_EXAMPLES,
+    SCORE_SHARE,
+    TASKS,
+    Settings,
+    Training,
+)
+from torchpfc.demo.training import answers, fit, loss, mlp, pfc
 from torchpfc.nn import PFCBlock, keep_nonnegative
-from torchpfc.optim import RMSprop, RMSpropSLW, SlidingWindow
+from torchpfc.optim import Ledger, RMSprop, RMSpropSLW, SlidingWindow
+from torchpfc.unlearning import forget
 
 STAGES = {
     "Training a PFC block": 10.0,
@@ -33,6 +45,7 @@ STAGES = {
     "Teaching an MLP two digits at a time": 1.0,
     "Teaching a PFC block two digits at a time": 3.0,
     "Teaching a PFC block through a window": 2.0,
+    "Teaching a PFC block some wrong labels": 3.0,
 }
 """What is done, and about how many seconds it takes."""
 
@@ -63,6 +76,9 @@ def find_out(settings: Settings, *, seed: int, progress: Progress) -> Findings:
         optimizer = _rmsprop_slw(windowed, settings.task_window, settings.window)
         task_window = teach(windowed, optimizer, splits, settings.task_window, seed, tick)
 
+    with progress.stage("Teaching a PFC block some wrong labels") as tick:
+        forgetting = learn_and_forget(splits, settings, seed, tick)
+
     return Findings(
         seed=seed,
         settings=settings,
@@ -77,6 +93,7 @@ def find_out(settings: Settings, *, seed: int, progress: Progress) -> Findings:
         task_pfc=task_pfc,
         task_window=task_window,
         window_parts=describe_parts(windowed),
+        forgetting=forgetting,
     )
 
 
@@ -108,6 +125,48 @@ def teach(model: nn.Module, optimizer: Optimizer, splits: Splits, training: Trai
             _, reached = optimizer.param_groups[0]["window"]
             unfinished.append(range(optimizer.window.columns.start, reached))
     return Lessons(training, tuple(epochs), tuple(tests), tuple(unfinished))
+
+
+def learn_and_forget(splits: Splits, settings: Settings, seed: int, tick: Tick) -> Forgetting:
+    """Teaches a block batches of which some have wrong labels, and takes out what these wrote.
+
+    The order of the batches never changes, and the window starts anew in each epoch: so a batch always writes the same
+    columns. A second block, which skips those batches, shows what there is to gain.
+    """
+    order = fixed_shuffle(len(splits.train), seed=seed)
+    stream = Stream(splits.train.x, splits.train.target, order, batch_size=settings.corrupted.batch_size)
+    bad = range(*(int(share * len(stream)) for share in CORRUPTED))
+    taught, ledger = learn_stream(corrupt(stream, bad), settings, seed, lambda done: tick(done / 2))
+    spared, _ = learn_stream(stream, settings, seed, lambda done: tick((1 + done) / 2), without=bad)
+    parts, before = describe_parts(taught), count_right(taught, splits.test)
+    (columns,) = ledger.columns_of(bad)
+    forget(taught, ledger, batches=bad)
+    after, never = count_right(taught, splits.test), count_right(spared, splits.test)
+    return Forgetting(len(stream), bad, columns, parts, before, after, never)
+
+
+def learn_stream(
+    stream: Stream, settings: Settings, seed: int, tick: Tick, *, without: range = range(0)
+) -> tuple[PFCBlock, Ledger]:
+    """Teaches a block numbered batches, but for some, and notes which columns each of them could write."""
+    window, training = settings.corrupted_window, settings.corrupted
+    num_columns = window.advance(len(stream) - 1).columns.stop
+    block = pfc(num_columns, settings.iterations, _generator(seed))
+    optimizer = _rmsprop_slw(block, training, window)
+    ledger = Ledger()
+    ledger.watch(optimizer)
+    for epoch in range(training.max_epochs):
+        optimizer.reset_window()
+        for id, (x, target, rows) in zip(stream.ids, stream, strict=True):
+            if id in without:
+                optimizer.skip()
+                continue
+            optimizer.zero_grad()
+            loss(block, Digits(x, target.argmax(1))).backward()  # type: ignore[no-untyped-call]
+            with ledger.batch(id, rows):
+                optimizer.step()
+        tick((epoch + 1) / training.max_epochs)
+    return block, ledger
 
 
 def columns_needed(train: Digits, training: Training, window: SlidingWindow) -> int:
@@ -198,7 +257,7 @@ def _rmsprop(model: nn.Module, training: Training) -> Optimizer:
     return optimizer
 
 
-def _rmsprop_slw(block: PFCBlock, training: Training, window: SlidingWindow) -> Optimizer:
+def _rmsprop_slw(block: PFCBlock, training: Training, window: SlidingWindow) -> RMSpropSLW:
     optimizer = RMSpropSLW(
         block.parameters(),
         lr=training.lr,

@@ -10,7 +10,7 @@ from string import Template
 
 from torchpfc.demo import figures
 from torchpfc.demo.markup import percent
-from torchpfc.demo.results import Count, Explanation, Findings, Lessons, Recognition
+from torchpfc.demo.results import Count, Explanation, Findings, Forgetting, Lessons, Recognition
 from torchpfc.demo.settings import KNOWN_SHARE, MAX_TERMS, NUM_EXAMPLES, SCORE_SHARE
 from torchpfc.report.markup import read_style
 
@@ -67,6 +67,12 @@ def draw(found: Findings, made: Made) -> str:
         num_columns=found.num_columns,
         rates=describe_rates(name_lessons(found)),
         strip=figures.draw_strip(found.window_parts, taught.unfinished),
+        num_batches=found.forgetting.num_batches,
+        num_corrupted=len(found.forgetting.corrupted),
+        num_removed=len(found.forgetting.columns),
+        num_forgetful=len(found.forgetting.parts.images),
+        forgetting=figures.draw_facts(list_forgetting(found.forgetting)),
+        forgotten=figures.draw_forgetting(found.forgetting),
         seed=found.seed,
         made=describe_making(found, made),
     )
@@ -77,7 +83,10 @@ def summarise(found: Findings) -> str:
     lines = [f"Accuracy on {found.pfc.test.total} test digits (seed {found.seed})"]
     at_once = {"MLP": found.mlp.test, "PFC block": found.pfc.test}
     in_tasks = {name: taught.final for name, taught in name_lessons(found).items()}
-    for title, counts in (("all classes at once", at_once), ("two digits at a time", in_tasks)):
+    taken = found.forgetting
+    forgotten = {"as learned": taken.before, "after forgetting them": taken.after, "never seen": taken.never}
+    wrong = f"{len(taken.corrupted)} of {taken.num_batches} batches with wrong labels"
+    for title, counts in (("all classes at once", at_once), ("two digits at a time", in_tasks), (wrong, forgotten)):
         lines.append(f"  {title}")
         lines += [f"    {name:<26}{100 * count.share:5.1f} %" for name, count in counts.items()]
     return "\n".join(lines)
@@ -101,6 +110,15 @@ def list_facts(found: Findings) -> dict[str, Count]:
         f"of {noise.total} images of noise noticed, by what they leave unexplained.": noise,
         "of the test digits read correctly after learning two digits at a time. "
         f"An MLP: {percent(found.task_mlp.final.share)}.": found.task_window.final,
+    }
+
+
+def list_forgetting(forgetting: Forgetting) -> dict[str, Count]:
+    """Accuracies before and after, and what there was to gain."""
+    return {
+        "of the test digits read correctly, as learned.": forgetting.before,
+        "after the columns that wrong labels could write were removed.": forgetting.after,
+        "by a block that never saw those batches.": forgetting.never,
     }
 
 

@@ -148,6 +148,23 @@ class Lessons:
 
 
 @dataclass(frozen=True, eq=False)
+class Forgetting:
+    """A block that learned from some wrong labels, and then had them taken out."""
+
+    num_batches: int
+    corrupted: range
+    """Which batches had wrong labels."""
+    columns: range
+    """What these could write, and so what was removed."""
+    parts: Parts
+    """As they were before."""
+    before: Count
+    after: Count
+    never: Count
+    """Of a block that skipped these batches."""
+
+
+@dataclass(frozen=True, eq=False)
 class Findings:
     """All that the page shows."""
 
@@ -166,3 +183,4 @@ class Findings:
     task_pfc: Lessons
     task_window: Lessons
     window_parts: Parts
+    forgetting: Forgetting
