@@ -1,0 +1,75 @@
+"""Audio source separation: vocals out of a mixture, from a folder of stems to a WAV file."""
+
+from torchpfc.audio.clips import Clips, ClipSampler
+from torchpfc.audio.features import Features, StreamingAnalysis, StreamingSynthesis
+from torchpfc.audio.files import Audio, AudioReader, AudioWriter, read_audio, write_audio
+from torchpfc.audio.generator import fingerprint, generate_track, generate_tracks
+from torchpfc.audio.masks import apply_mask, oracle_mask, soft_mask
+from torchpfc.audio.metrics import (
+    Scores,
+    TrackScores,
+    bss_eval,
+    feature_mse,
+    median_scores,
+    sdr,
+    superposition_error,
+)
+from torchpfc.audio.models import SavedSeparator, load_separator, save_separator
+from torchpfc.audio.nmf import NMFSeparator
+from torchpfc.audio.resampling import Resampler, resample
+from torchpfc.audio.separation import Separated, Separator, separate, separate_by_oracle, separate_file
+from torchpfc.audio.stems import (
+    STEMS,
+    MusdbFiles,
+    Track,
+    find_musdb,
+    find_tracks,
+    load_track,
+    load_tracks,
+    unpack_stems,
+)
+
+__all__ = [
+    "STEMS",
+    "Audio",
+    "AudioReader",
+    "AudioWriter",
+    "ClipSampler",
+    "Clips",
+    "Features",
+    "MusdbFiles",
+    "NMFSeparator",
+    "Resampler",
+    "SavedSeparator",
+    "Scores",
+    "Separated",
+    "Separator",
+    "StreamingAnalysis",
+    "StreamingSynthesis",
+    "Track",
+    "TrackScores",
+    "apply_mask",
+    "bss_eval",
+    "feature_mse",
+    "find_musdb",
+    "find_tracks",
+    "fingerprint",
+    "generate_track",
+    "generate_tracks",
+    "load_separator",
+    "load_track",
+    "load_tracks",
+    "median_scores",
+    "oracle_mask",
+    "read_audio",
+    "resample",
+    "save_separator",
+    "sdr",
+    "separate",
+    "separate_by_oracle",
+    "separate_file",
+    "soft_mask",
+    "superposition_error",
+    "unpack_stems",
+    "write_audio",
+]

@@ -1,0 +1,120 @@
+"""Separation models as folders: a JSON file with the settings, and a safetensors file with the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from torchpfc.audio.features import Features
+from torchpfc.audio.nmf import NMFSeparator
+from torchpfc.checkpoint import STATE_FILE, CorruptFileError, load_checkpoint, save_checkpoint
+from torchpfc.nn.rnn import FactorizedRNN
+from torchpfc.nn.vanilla_rnn import VanillaRNN
+from torchpfc.solvers import FISTA
+
+
+class SavedSeparator(NamedTuple):
+    """What a folder holds."""
+
+    model: nn.Module
+    features: Features
+    about: dict[str, Any]
+    """Whatever was saved with it, such as how it was trained."""
+
+
+def save_separator(
+    folder: Path, model: nn.Module, features: Features | None = None, about: Mapping[str, Any] | None = None
+) -> None:
+    """Saves a separation model, so that `torchpfc separate` can use it.
+
+    Args:
+        folder: Where; made if need be.
+        model: A `FactorizedRNN` with FISTA for its solver, a `VanillaRNN`, or an `NMFSeparator`.
+        features: The settings of what it hears; an `NMFSeparator` has its own.
+        about: Plain values to keep with it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_separator(Path(folder), VanillaRNN(350, 16, 350), about={"seed": 0})
+        ...     load_separator(Path(folder)).about
+        {'seed': 0}
+    """
+    if isinstance(model, NMFSeparator):
+        features = model.features
+    features = Features() if features is None else features
+    kind, options = _describe(model)
+    _check_sizes(model.state_dict(), features)
+    state = {"kind": kind, "options": options, "features": asdict(features), "weights": dict(model.state_dict())}
+    save_checkpoint(folder, state | {"about": dict(about or {})})
+
+
+def load_separator(folder: Path) -> SavedSeparator:
+    """Loads what `save_separator` saved, on the CPU.
+
+    Args:
+        folder: Where.
+    """
+    if not (folder / STATE_FILE).is_file():
+        found = f"no {STATE_FILE} in it" if folder.is_dir() else "no such folder"
+        raise CorruptFileError(f"{folder} must be a folder with a separation model, got {found}")
+    state = load_checkpoint(folder)
+    try:
+        features, weights = Features(**state["features"]), state["weights"]
+        _check_sizes(weights, features)
+        if not all(bool(weight.isfinite().all()) for weight in weights.values()):
+            raise ValueError("a weight is not a finite number")
+        model = _build(state["kind"], state["options"], weights, features)
+        model.load_state_dict(weights)
+        return SavedSeparator(model.eval(), features, dict(state["about"]))
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CorruptFileError(f"{folder} must hold a model that save_separator saved ({error})") from None
+
+
+def _check_sizes(weights: Mapping[str, Any], features: Features) -> None:
+    """What goes in and what comes out must be features."""
+    if "input.weight" in weights:  # of a vanilla RNN
+        sizes = weights["input.weight"].shape[-1], len(weights["output.weight"])
+    elif "block.weight_x" in weights:  # of a factorized one, whose input begins with the state
+        rows, num_basis = weights["block.weight_x"].shape
+        sizes = rows - num_basis, len(weights["block.weight_y"])
+    else:
+        sizes = (len(weights["weight_x"]),) * 2
+    if sizes != (features.bins, features.bins):
+        raise ValueError(f"model must map {features.bins} features to as many, got {sizes[0]} and {sizes[1]}")
+
+
+def _describe(model: nn.Module) -> tuple[str, dict[str, Any]]:
+    if isinstance(model, NMFSeparator):
+        return "nmf", {"num_vocals": model.num_vocals}
+    if isinstance(model, VanillaRNN):
+        return "vanilla", {"bptt": model.bptt}
+    if not isinstance(model, FactorizedRNN):
+        raise TypeError(f"model must be a FactorizedRNN, VanillaRNN or NMFSeparator, got {type(model).__name__}")
+    if not isinstance(model.block.solver, FISTA):
+        raise TypeError(f"model must have FISTA for its solver to be saved, got {type(model.block.solver).__name__}")
+    return "factorized", {
+        "nonnegative": model.block.nonnegative,
+        "bptt": model.bptt,
+        "solver": asdict(model.block.solver),
+    }
+
+
+def _build(kind: str, options: dict[str, Any], weights: Mapping[str, Any], features: Features) -> nn.Module:
+    if kind == "nmf":
+        return NMFSeparator(weights["weight_x"], options["num_vocals"], features)
+    if kind == "vanilla":
+        hidden, bins = weights["input.weight"].shape
+        model: nn.Module = VanillaRNN(bins, hidden, len(weights["output.weight"]), **options)
+    elif kind == "factorized":
+        rows, num_basis = weights["block.weight_x"].shape
+        solver = FISTA(**options["solver"])
+        kept = {name: options[name] for name in ("nonnegative", "bptt")}
+        model = FactorizedRNN(rows - num_basis, num_basis, len(weights["block.weight_y"]), solver=solver, **kept)
+    else:
+        raise ValueError(f"kind must be factorized, vanilla or nmf, got {kind!r}")
+    return model.to(next(iter(weights.values())).dtype)
