@@ -1,0 +1,384 @@
+"""What the server holds: one model, the examples, and the changes that can be taken back."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchpfc._version import __version__
+from torchpfc.explorer.examples import Examples
+from torchpfc.explorer.loading import Loaded
+from torchpfc.explorer.subjects import EstimatorSubject, Subject
+from torchpfc.explorer.views import (
+    TOP_EXAMPLES,
+    Accuracy,
+    BatchView,
+    ExampleView,
+    ExplanationView,
+    ForgetView,
+    ModelView,
+    PartDetail,
+    PartView,
+    StageView,
+    TimeView,
+    batch_views,
+    explanation_view,
+    forget_view,
+    measure,
+    numbers,
+    part_view,
+    stages_of,
+    thumbnail,
+    writers,
+)
+from torchpfc.interpret import ColumnReport, describe_columns
+from torchpfc.optim.ledger import merged
+from torchpfc.unlearning import ForgetReport, fingerprint
+
+MOST_UNDO = 20
+"""How many changes can be taken back."""
+
+
+class Snapshot:
+    """A model at one moment, with everything that was found out about it so far.
+
+    Args:
+        subject: The model. It stays as it is.
+        examples: What it is looked at with.
+    """
+
+    def __init__(self, subject: Subject, examples: Examples) -> None:
+        self.subject, self.examples = subject, examples
+
+    @cached_property
+    def codes(self) -> tuple[Tensor, Tensor]:
+        """Codes and predictions of all examples."""
+        found = self.subject.explain(self.examples.x)
+        return found.h, found.y
+
+    @cached_property
+    def parts(self) -> Tensor:
+        """The parts in the units of the input, one per row."""
+        return self.subject.explain(self.examples.x[:1]).weight_x.mT
+
+    @property
+    def answers(self) -> Tensor:
+        """The class that each example is given."""
+        return self.codes[1].argmax(1)
+
+    @cached_property
+    def accuracy(self) -> Accuracy:
+        """How many examples are answered rightly."""
+        known = self.examples.labels is not None and self.subject.classes
+        return self._measure(self.answers) if known else Accuracy(None, [])
+
+    @cached_property
+    def columns(self) -> ColumnReport:
+        """Every column, described; without the ledger, which `writers` reads faster."""
+        return describe_columns(self.subject.block, self.codes[0], labels=self.examples.labels, top=TOP_EXAMPLES)
+
+    @cached_property
+    def writers(self) -> list[list[int]]:
+        """For every column the batches that could write it."""
+        return writers(self.subject)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Over all weights."""
+        return fingerprint(self.subject.block)
+
+    @cached_property
+    def batches(self) -> list[BatchView]:
+        """The batches of the training, in order."""
+        return batch_views(self.subject)
+
+    @cached_property
+    def time(self) -> TimeView:
+        """The training, stage by stage."""
+        stages, groups = [], stages_of(self.batches)
+        last = {view.id: k for k, group in enumerate(groups) for view in group}
+        reached = [sorted({last[id] for id in ids}) for ids in self.writers]  # stages that wrote a column
+        for k, group in enumerate(groups):
+            ids = [view.id for view in group]
+            later = [column for column, found in enumerate(reached) if found and found[-1] > k]
+            stages.append(
+                StageView(
+                    batches=ids,
+                    columns=[(part.start, part.stop) for part in self._ranges(ids)],
+                    finished=[column for column, found in enumerate(reached) if found and found[-1] == k],
+                    accuracy=self._accuracy_without(later),
+                )
+            )
+        return TimeView(self.batches, stages, exact=all(len(found) < 2 for found in reached))
+
+    def _ranges(self, ids: Sequence[int]) -> tuple[range, ...]:
+        count = self.subject.block.num_basis
+        return merged(range(part.start, min(part.stop, count)) for part in self.subject.ledger.columns_of(ids))
+
+    @torch.no_grad()
+    def _accuracy_without(self, columns: Sequence[int]) -> Accuracy:
+        """The accuracy of a model that lacks some columns."""
+        if self.accuracy.overall is None:
+            return self.accuracy
+        if not columns:
+            return self.accuracy
+        block = copy.deepcopy(self.subject.block)
+        kept = torch.ones(block.num_basis, dtype=torch.bool).index_fill_(0, torch.tensor(columns), False)
+        if not block.weight_x[:, kept].any():
+            return Accuracy(None, [None] * len(self.subject.outputs))
+        block.remove_basis(columns)
+        return self._measure(block.eval()(self.subject.encode(self.examples.x)).argmax(1))
+
+    def _measure(self, answers: Tensor) -> Accuracy:
+        return measure(answers, self.examples.labels, len(self.subject.outputs))
+
+
+class Session:
+    """A model that is being explored: everything the page can ask for.
+
+    Changes are made to copies, so that each can be taken back; the files that the model came from stay as they are.
+
+    Args:
+        loaded: The model and its examples.
+
+    Example:
+        >>> from torchpfc.explorer.loading import ready_model
+        >>> session = Session(ready_model())
+        >>> session.model().num_parts
+        180
+        >>> session.forget([9, 10, 11]).num_columns  # the batches of class 3
+        18
+        >>> session.undo().forgotten
+        []
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.examples = loaded.examples
+        self._now = Snapshot(loaded.subject, loaded.examples)
+        self._past: list[tuple[Snapshot, list[int]]] = []
+        self._forgotten: list[int] = []
+        self._reports: list[tuple[ForgetReport, ForgetView]] = []
+        self._version = 0
+        self._lock = threading.RLock()  # requests come in threads, and torch modules are not made for that
+
+    @property
+    def num_features(self) -> int:
+        """How many numbers an input has."""
+        return self._now.subject.num_features
+
+    def model(self) -> ModelView:
+        """What is being looked at."""
+        with self._lock:
+            now, subject, examples = self._now, self._now.subject, self.examples
+            return ModelView(
+                name=subject.name,
+                kind=subject.kind,
+                version=self._version,
+                num_parts=subject.block.num_basis,
+                num_features=subject.num_features,
+                shape=examples.shape,
+                features=examples.features,
+                outputs=subject.outputs,
+                classes=subject.classes,
+                nonnegative=subject.block.nonnegative,
+                brightest=float(examples.x.nan_to_num(nan=0.0).abs().max()),
+                num_examples=len(examples),
+                source=examples.source,
+                labelled=examples.labels is not None,
+                accuracy=now.accuracy,
+                num_batches=len(subject.ledger.batches),
+                steps=subject.ledger.steps,
+                forgotten=list(self._forgotten),
+                undo=len(self._past),
+                sha256=now.sha256,
+            )
+
+    def parts(self) -> list[PartView]:
+        """All columns, in the order of their numbers."""
+        with self._lock:
+            now = self._now
+            pairs = zip(now.columns.columns, now.parts, now.writers, strict=True)
+            return [part_view(column, values, now.subject.ledger.first_step(ids)) for column, values, ids in pairs]
+
+    def part(self, number: int) -> PartDetail:
+        """All that is known of one column.
+
+        Args:
+            number: Which.
+        """
+        with self._lock:
+            now = self._now
+            if not 0 <= number < now.subject.block.num_basis:
+                raise KeyError(f"part must be in [0, {now.subject.block.num_basis}), got {number}")
+            column, ids, values = now.columns.columns[number], now.writers[number], now.parts[number]
+            return PartDetail(
+                column=number,
+                values=numbers(values),
+                usage=column.usage,
+                mean_amount=column.mean_amount,
+                profile=list(column.profile) if now.subject.outputs else [],
+                label_shares=list(column.label_shares),
+                top_examples=[self._example(i, float(now.codes[0][i, number])) for i in column.top_examples],
+                batches=ids,
+                first_step=now.subject.ledger.first_step(ids),
+                dead=column.dead,
+                gone=not bool(values.any()),
+            )
+
+    def list_examples(
+        self, offset: int, limit: int, *, label: int | None = None, wrong: bool = False
+    ) -> tuple[list[ExampleView], int]:
+        """Some of the examples, and how many there are of the kind.
+
+        Args:
+            offset: How many to pass over.
+            limit: How many to give at most.
+            label: Of one class only.
+            wrong: Only those that are answered wrongly.
+        """
+        with self._lock:
+            chosen = torch.ones(len(self.examples), dtype=torch.bool)
+            labels = self.examples.labels
+            if labels is not None and label is not None:
+                chosen &= labels == label
+            if labels is not None and wrong and self._now.subject.classes:
+                chosen &= labels != self._now.answers
+            rows = chosen.nonzero().flatten().tolist()
+            return [self._example(i) for i in rows[offset : offset + limit]], len(rows)
+
+    def explain(
+        self,
+        *,
+        example: int | None = None,
+        values: Sequence[float] | None = None,
+        factors: Mapping[int, float] | None = None,
+        adapt: bool = False,
+    ) -> ExplanationView:
+        """An input and what the model says to it, as sums.
+
+        Args:
+            example: The number of an example. Give either this or `values`.
+            values: An input of one's own.
+            factors: What to multiply the amounts of parts with.
+            adapt: Whether the other parts make the best of that, or stay as they are.
+        """
+        with self._lock:
+            subject = self._now.subject
+            x = self._input(example, values)
+            factors = dict(factors or {})
+            for part in factors:
+                if not 0 <= part < subject.block.num_basis:
+                    raise ValueError(f"part must be in [0, {subject.block.num_basis}), got {part}")
+            before = subject.explain(x)
+            now = before
+            if factors:
+                now = subject.adapted(x, factors) if adapt and self.can_adapt else before.scaled(factors)
+            label = None if example is None or self.examples.labels is None else int(self.examples.labels[example])
+            p = subject.recognise(x)[0]
+            return explanation_view(now, before, factors, example=example, label=label, p=p)
+
+    @property
+    def can_adapt(self) -> bool:
+        """Whether the other parts can make the best of a change; inputs with gaps are solved in another way."""
+        subject = self._now.subject
+        return not (isinstance(subject, EstimatorSubject) and subject.kind == "PFCTransformer")
+
+    def batches(self) -> list[BatchView]:
+        """The batches of the training, in the order in which they came."""
+        with self._lock:
+            return self._now.batches
+
+    def time(self) -> TimeView:
+        """The training, stage by stage."""
+        with self._lock:
+            return self._now.time
+
+    def preview(self, batches: Sequence[int]) -> ForgetView:
+        """What forgetting batches would do, tried on a copy that is then thrown away.
+
+        Args:
+            batches: Their numbers.
+        """
+        with self._lock:
+            return self._forgotten_copy(batches)[1]
+
+    def forget(self, batches: Sequence[int]) -> ForgetView:
+        """Forgets batches, on a copy that takes the place of the model until the change is taken back.
+
+        Args:
+            batches: Their numbers.
+        """
+        with self._lock:
+            copied, view, report = self._forgotten_copy(batches)
+            self._past = [*self._past, (self._now, self._forgotten)][-MOST_UNDO:]
+            self._now, self._forgotten = copied, sorted({*self._forgotten, *view.batches})
+            self._reports.append((report, view))
+            self._version += 1
+            return view
+
+    def undo(self) -> ModelView:
+        """Takes the last change back."""
+        with self._lock:
+            if not self._past:
+                raise LookupError("there is nothing to take back")
+            self._now, self._forgotten = self._past.pop()
+            self._reports.pop()
+            self._version += 1
+            return self.model()
+
+    def report(self) -> dict[str, Any]:
+        """What was forgotten, and what that does and does not guarantee, as plain values for a file."""
+        with self._lock:
+            if not self._reports:
+                raise LookupError("nothing was forgotten yet")
+            return {
+                "torchpfc": __version__,
+                "model": self._now.subject.name,
+                "examples": self.examples.source,
+                "num_examples": len(self.examples),
+                "changes": [
+                    {**report.to_dict(), "accuracy": {"before": asdict(view.before), "after": asdict(view.after)}}
+                    for report, view in self._reports
+                ],
+            }
+
+    def _forgotten_copy(self, batches: Sequence[int]) -> tuple[Snapshot, ForgetView, ForgetReport]:
+        if known := sorted(set(batches).intersection(self._forgotten)):
+            raise ValueError(f"batches must not be forgotten already, got {known[0]}")
+        copied = Snapshot(self._now.subject.copy(), self.examples)
+        report = copied.subject.forget(list(batches))
+        if not report.num_columns:
+            raise ValueError("batches must have written columns that are still there, got none")
+        return copied, forget_view(report, self._now.accuracy, copied.accuracy), report
+
+    def _input(self, example: int | None, values: Sequence[float] | None) -> Tensor:
+        if (example is None) == (values is None):
+            raise ValueError("either example or values must be given, got " + ("both" if values else "neither"))
+        if example is not None:
+            if not 0 <= example < len(self.examples):
+                raise ValueError(f"example must be in [0, {len(self.examples)}), got {example}")
+            return self.examples.x[example : example + 1]
+        assert values is not None
+        if len(values) != self.num_features:
+            raise ValueError(f"values must be {self.num_features} numbers, got {len(values)}")
+        x = torch.tensor([values], dtype=self.examples.x.dtype)
+        if self._now.subject.block.nonnegative and bool((x < 0).any()):
+            raise ValueError(f"values must not be negative for this model, got {float(x.min()):.3g}")
+        return x
+
+    def _example(self, index: int, amount: float | None = None) -> ExampleView:
+        labels, now = self.examples.labels, self._now
+        return ExampleView(
+            index=index,
+            image=thumbnail(self.examples.x[index]),
+            label=None if labels is None else int(labels[index]),
+            answer=int(now.answers[index]) if now.subject.classes else None,
+            amount=amount,
+        )

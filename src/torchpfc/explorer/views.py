@@ -1,0 +1,344 @@
+"""What the page shows, as plain values: what the library computes, chosen and put in order."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchpfc.explorer.subjects import Subject
+from torchpfc.interpret import Column, Explanation
+from torchpfc.unlearning import ForgetReport
+
+SHOWN_TERMS = 12
+"""Parts of an explanation that are shown one by one; the others are added up."""
+
+STAGES = 12
+"""Into how many stages the batches of a training are grouped at most."""
+
+TOP_EXAMPLES = 8
+
+Numbers = list[float | None]
+"""Numbers for JSON, which has no NaN: None in its place."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How many examples are answered rightly."""
+
+    overall: float | None
+    """Share of all examples; None where there are no classes to know."""
+    per_class: Numbers
+    """Share of the examples of each class; None where there are none."""
+
+
+@dataclass(frozen=True)
+class ModelView:
+    """What is being looked at."""
+
+    name: str
+    kind: str
+    version: int
+    """Goes up with every change, so that a page knows when to look again."""
+    num_parts: int
+    num_features: int
+    shape: tuple[int, int, int] | None
+    features: tuple[str, ...]
+    outputs: tuple[str, ...]
+    classes: bool
+    nonnegative: bool
+    brightest: float
+    """The largest number in the examples."""
+    num_examples: int
+    source: str
+    labelled: bool
+    accuracy: Accuracy
+    num_batches: int
+    steps: int
+    forgotten: list[int]
+    """Batches that are forgotten now."""
+    undo: int
+    """How many changes can be taken back."""
+    sha256: str
+
+
+@dataclass(frozen=True)
+class PartView:
+    """One column in the atlas."""
+
+    column: int
+    image: str
+    """One byte for each number, from -127 to 127, relative to the largest; in base64."""
+    usage: float
+    mean_amount: float
+    output: int | None
+    """The output that it adds to most."""
+    share: float
+    """How much of its say that output has."""
+    first_step: int | None
+    dead: bool
+    gone: bool
+    """Whether all its weights are zero."""
+
+
+@dataclass(frozen=True)
+class ExampleView:
+    """An example to pick."""
+
+    index: int
+    image: str
+    label: int | None
+    answer: int | None
+    amount: float | None = None
+    """How much of a part it contains, where it is shown beside one."""
+
+
+@dataclass(frozen=True)
+class PartDetail:
+    """All that is known of a column."""
+
+    column: int
+    values: Numbers
+    usage: float
+    mean_amount: float
+    profile: list[float]
+    label_shares: list[float]
+    top_examples: list[ExampleView]
+    batches: list[int]
+    first_step: int | None
+    dead: bool
+    gone: bool
+
+
+@dataclass(frozen=True)
+class TermView:
+    """One summand."""
+
+    part: int
+    amount: float
+    share: float
+    contributions: list[float]
+
+
+@dataclass(frozen=True)
+class ExplanationView:
+    """An input and a prediction as sums."""
+
+    example: int | None
+    label: int | None
+    input: Numbers
+    reconstruction: list[float]
+    residual: list[float]
+    unexplained: float
+    recognition: float
+    y: list[float]
+    before: list[float]
+    """What y is without any change of the amounts."""
+    base: list[float]
+    answer: int | None
+    terms: list[TermView]
+    others: TermView
+    """All parts that are not shown, added up; `part` says how many they are."""
+
+
+@dataclass(frozen=True)
+class BatchView:
+    """A batch of the training."""
+
+    id: int
+    first_step: int | None
+    num_columns: int
+    output: int | None
+    """The class that more than half of what it wrote speaks for."""
+
+
+@dataclass(frozen=True)
+class StageView:
+    """Some batches that follow each other, and how good the model was after them."""
+
+    batches: list[int]
+    columns: list[tuple[int, int]]
+    """What they could write, as half-open ranges."""
+    finished: list[int]
+    """Columns that were written in this stage for the last time."""
+    accuracy: Accuracy
+
+
+@dataclass(frozen=True)
+class TimeView:
+    """The training, from the first batch to the last."""
+
+    batches: list[BatchView]
+    stages: list[StageView]
+    exact: bool
+    """Whether no column was ever written by batches of two stages, so that each stage is the model of that time."""
+
+
+@dataclass(frozen=True)
+class ForgetView:
+    """What forgetting batches does."""
+
+    batches: list[int]
+    unrecorded: list[int]
+    columns: list[tuple[int, int]]
+    num_columns: int
+    share: float
+    others_affected: list[int]
+    before: Accuracy
+    after: Accuracy
+    guaranteed: list[str]
+    not_guaranteed: list[str]
+    sha256_before: str
+    sha256_after: str
+
+
+def numbers(values: Tensor) -> Numbers:
+    """A row of numbers for JSON."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+def thumbnail(values: Tensor) -> str:
+    """A row of numbers as bytes in base64, relative to the largest magnitude; gaps become 0."""
+    known = values.nan_to_num(nan=0.0)
+    largest = float(known.abs().max()) or 1.0
+    return base64.b64encode((known / largest * 127).round().to(torch.int8).numpy().tobytes()).decode("ascii")
+
+
+def measure(answers: Tensor, labels: Tensor | None, num_classes: int) -> Accuracy:
+    """How many answers are right.
+
+    Example:
+        >>> measure(torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0]), 3)
+        Accuracy(overall=0.6666666666666666, per_class=[0.5, 1.0, None])
+    """
+    if labels is None:
+        return Accuracy(None, [])
+    right = answers == labels
+    per_class: Numbers = []
+    for k in range(num_classes):
+        chosen = right[labels == k]
+        per_class.append(int(chosen.sum()) / len(chosen) if len(chosen) else None)
+    return Accuracy(int(right.sum()) / len(right), per_class)
+
+
+def leading(profile: Sequence[float]) -> tuple[int | None, float]:
+    """The entry with the largest magnitude of a profile, and that magnitude; None for a profile of zeros."""
+    if not any(profile):
+        return None, 0.0
+    k = max(range(len(profile)), key=lambda i: abs(profile[i]))
+    return k, abs(profile[k])
+
+
+def part_view(column: Column, values: Tensor, first_step: int | None) -> PartView:
+    """A column in the atlas."""
+    output, share = leading(column.profile)
+    return PartView(
+        column=column.column,
+        image=thumbnail(values),
+        usage=column.usage,
+        mean_amount=column.mean_amount,
+        output=output,
+        share=share,
+        first_step=first_step,
+        dead=column.dead,
+        gone=not bool(values.any()),
+    )
+
+
+def explanation_view(
+    now: Explanation, before: Explanation, changed: Iterable[int], *, example: int | None, label: int | None, p: float
+) -> ExplanationView:
+    """One explanation, with the parts of another in the same order, so that what changes can be followed.
+
+    Args:
+        now: What the model says with the amounts as they are now.
+        before: What it says without any change.
+        changed: Parts whose amounts were changed.
+        example: The number of the example, if it is one.
+        label: Its class.
+        p: The p-value of the recognition.
+    """
+    shown = _largest(before)
+    shown += [part for part in changed if part not in shown]
+    if now is not before:  # parts that take the place of others
+        shown += [part for part in _largest(now) if part not in shown]
+    added, sizes = now.contributions[0].mT.tolist(), now.weight_x.norm(dim=0) * now.h[0]
+    length = float(now.x.nan_to_num(nan=0.0).norm()) or 1.0
+    rest = torch.ones(now.h.shape[1], dtype=torch.bool)
+    rest[shown] = False
+    terms = [TermView(part, float(now.h[0, part]), float(sizes[part]) / length, added[part]) for part in shown]
+    count, amount = int((now.h[0] * rest).count_nonzero()), float((now.h[0] * rest).sum())
+    together = float((now.weight_x @ (now.h[0] * rest)).norm()) / length
+    others = TermView(count, amount, together, (now.weight_y @ (now.h[0] * rest)).tolist())
+    return ExplanationView(
+        example=example,
+        label=label,
+        input=numbers(now.x[0]),
+        reconstruction=now.reconstruction[0].tolist(),
+        residual=now.rest[0].tolist(),
+        unexplained=float(now.unexplained[0]),
+        recognition=p,
+        y=now.y[0].tolist(),
+        before=before.y[0].tolist(),
+        base=now.base.tolist(),
+        answer=int(now.y[0].argmax()) if now.classes else None,
+        terms=terms,
+        others=others,
+    )
+
+
+def _largest(explanation: Explanation) -> list[int]:
+    """The parts with the largest share of the input."""
+    terms = sorted(explanation.terms(), key=lambda term: (-term.share, term.part))
+    return [term.part for term in terms[:SHOWN_TERMS]]
+
+
+def forget_view(report: ForgetReport, before: Accuracy, after: Accuracy) -> ForgetView:
+    """What forgetting did, with what became of the accuracy."""
+    return ForgetView(
+        batches=list(report.batches),
+        unrecorded=list(report.unrecorded),
+        columns=list(report.columns),
+        num_columns=report.num_columns,
+        share=report.share,
+        others_affected=list(report.others_affected),
+        before=before,
+        after=after,
+        guaranteed=list(report.guaranteed),
+        not_guaranteed=list(report.not_guaranteed),
+        sha256_before=report.sha256_before,
+        sha256_after=report.sha256_after,
+    )
+
+
+def writers(subject: Subject) -> list[list[int]]:
+    """For every column the batches that could write it, in ascending order."""
+    found: list[list[int]] = [[] for _ in range(subject.block.num_basis)]
+    for id in subject.ledger.batches:
+        for part in subject.ledger.columns_of([id]):
+            for column in part:
+                if column < len(found):  # a window may run past the last column
+                    found[column].append(id)
+    return found
+
+
+def batch_views(subject: Subject) -> list[BatchView]:
+    """All batches in the order in which they came."""
+    W_y, views = subject.block.weight_y.detach().abs(), []
+    for id in subject.ledger.batches:
+        columns = [c for part in subject.ledger.columns_of([id]) for c in part if c < W_y.shape[1]]
+        say = W_y[:, columns].sum(1)
+        output, total = int(say.argmax()), float(say.sum())
+        main = output if subject.classes and total and float(say[output]) > total / 2 else None
+        views.append(BatchView(id, subject.ledger.first_step([id]), len(columns), main))
+    return sorted(views, key=lambda view: (view.first_step or 0, view.id))
+
+
+def stages_of(batches: Sequence[BatchView]) -> list[list[BatchView]]:
+    """Batches in groups of the same size, but for the last."""
+    size = -(-len(batches) // STAGES) or 1
+    return [list(batches[start : start + size]) for start in range(0, len(batches), size)]

@@ -1,0 +1,292 @@
+"""The page in a real browser. Needs Playwright and Chromium (`make browser-test`); skipped where they are missing."""
+
+import os
+import re
+import shutil
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from torchpfc.explorer.loading import Loaded, load
+from torchpfc.explorer.server import create_app
+from torchpfc.explorer.session import Session
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright")
+CHROMIUM = os.environ.get("TORCHPFC_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+
+PICTURES = os.environ.get("TORCHPFC_SCREENSHOTS")
+MOST_MILLISECONDS = float(os.environ.get("TORCHPFC_MOST_MILLISECONDS", "200"))
+"""What an interaction may take, the best of three times: other work on the machine is not the page's fault."""
+
+
+class Served:
+    """A server in a thread."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.session = Session(loaded)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
+        self._server = uvicorn.Server(uvicorn.Config(create_app(self.session), log_level="warning"))
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]})
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.should_exit = True
+        self._thread.join(timeout=30)
+        self._listener.close()
+
+
+@pytest.fixture
+def served(loaded):
+    with Served(loaded) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def open_page(browser, served, request):
+    """Opens pages, and fails a test at whose end one of them has reported an error or asked somebody else."""
+    problems, contexts = [], []
+
+    def make(served, view="", *, width=1200, height=900, **options):
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda asked: None if asked.url.startswith(served.address) else problems.append(asked.url))
+        page.goto(f"{served.address}#{view}")
+        page.wait_for_selector("body[data-ready]")
+        return page
+
+    yield make
+    if PICTURES:
+        for number, context in enumerate(contexts):
+            name = re.sub(r"\W+", "-", request.node.name)
+            context.pages[0].screenshot(path=Path(PICTURES) / f"{name}-{number}.png", full_page=True)
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+def percents(text):
+    return [float(found) for found in re.findall(r"([\d.]+) %", text)]
+
+
+def settle(page):
+    """Waits until the page waits for nothing: twice, since one answer may lead to the next question."""
+    for _ in range(2):
+        page.wait_for_timeout(100)
+        page.wait_for_selector("html[data-pending='0']", state="attached")
+
+
+def test_parts_can_be_sorted_and_looked_at(open_page, served):
+    page = open_page(served, "parts")
+    tiles = page.locator(".atlas button.tile")
+    assert tiles.count() == 180
+    page.get_by_role("radio", name="Age").check()
+    assert [tiles.nth(k).get_attribute("data-part") for k in (0, 1, 179)] == ["0", "1", "179"]
+    page.get_by_role("radio", name="Use").check()
+    usage = [float(tiles.nth(k).inner_text().removesuffix(" %")) for k in range(0, 180, 20)]
+    assert usage == sorted(usage, reverse=True)
+    tiles.nth(0).click()
+    page.wait_for_selector("aside:not([hidden])")
+    number = int(page.locator("aside h3").inner_text().removeprefix("Part "))
+    detail = served.session.part(number)
+    assert f"{100 * detail.usage:.1f} % of the examples" in page.locator("aside").inner_text()
+    assert page.locator("aside .tile").count() == len(detail.top_examples)
+    page.locator("aside .tile").first.click()
+    page.wait_for_selector("#view-input[data-ready]")
+    assert page.url.endswith(f"#input/{detail.top_examples[0].index}")
+
+
+def test_the_atlas_is_usable_by_keyboard(open_page, served):
+    page = open_page(served, "parts")
+    page.locator(".atlas button.tile").first.focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "ArrowDown", "ArrowUp", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_selector("aside:not([hidden])")
+    shown = page.locator("aside h3").inner_text()
+    assert shown == f"Part {page.locator('.atlas button.tile').nth(1).get_attribute('data-part')}"
+    page.keyboard.press("Escape")
+    assert page.locator("aside").is_hidden()
+    assert page.evaluate("document.activeElement.dataset.part") == shown.removeprefix("Part ")
+    assert page.locator(".atlas button.tile[tabindex='0']").count() == 1
+
+
+def test_a_digit_that_is_drawn_is_explained_by_sums_that_add_up(open_page, served):
+    page = open_page(served, "input/draw")
+    box = page.locator(".board").bounding_box()
+    at = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in ((0.5, 0.08), (0.5, 0.92))]
+    page.mouse.move(*at[0])
+    page.mouse.down()
+    page.mouse.move(*at[1], steps=12)
+    page.mouse.up()
+    page.wait_for_selector("table.sum tbody tr")
+    settle(page)
+    assert page.locator(".answer").inner_text() == "Answer: 1"
+    assert "the rows give the sums shown" in page.locator(".adds").inner_text()
+    number = "row => [...row.cells].slice(2).map(cell => Number(cell.innerText.replace('−', '-')))"
+    rows = page.locator("table.sum tbody tr").evaluate_all(f"rows => rows.map({number})")
+    sums = page.locator("table.sum tfoot tr").evaluate(number)
+    for k, total in enumerate(sums):
+        assert sum(row[k] for row in rows) == pytest.approx(total, abs=0.0005 * (len(rows) + 1))  # as rounded
+    scores = [float(text) for text in page.locator(".said .value").all_inner_texts()]
+    assert scores == pytest.approx(sums, abs=1e-9)
+
+
+def test_the_board_is_usable_by_keyboard(open_page, served):
+    page = open_page(served, "input/draw")
+    page.locator(".board").focus()
+    for key in (" ", "ArrowUp", " ", "ArrowUp", " ", "ArrowDown"):
+        page.keyboard.press(key)
+    page.wait_for_selector("table.sum tbody tr")
+    settle(page)
+    assert page.locator(".answer").inner_text().startswith("Answer: ")
+
+
+def test_a_slider_changes_the_scores_as_the_library_says(open_page, served):
+    page = open_page(served, "input/4")
+    page.wait_for_selector("#view-input[data-ready]")
+    settle(page)
+    part = served.session.explain(example=4).terms[0].part
+    slider = page.locator(".term input").first
+    slider.focus()
+    page.keyboard.press("Home")
+    settle(page)
+    playwright.expect(page.locator(".term b").first).to_have_text("× 0")
+    view = served.session.explain(example=4, factors={part: 0.0})
+    shown = [float(text) for text in page.locator(".said .value").all_inner_texts()]
+    assert shown == pytest.approx(view.y, abs=0.0006)
+    page.get_by_role("radio", name="make the best of it").check()
+    adapted = served.session.explain(example=4, factors={part: 0.0}, adapt=True)
+    playwright.expect(page.locator(".summand span").last).to_contain_text(f"{100 * adapted.unexplained:.1f} %")
+    page.get_by_text("Reset the amounts").click()
+    playwright.expect(page.locator(".term input").first).to_have_value("100")
+
+
+def test_time_can_be_moved_through(open_page, served):
+    page = open_page(served, "time")
+    page.wait_for_selector(".strip")
+    slider = page.get_by_label("Time, in stages")
+    slider.focus()
+    page.keyboard.press("Home")
+    stages = served.session.time().stages
+    assert f"{100 * stages[0].accuracy.overall:.1f} %" in page.locator(".told").inner_text()
+    assert page.locator(".strip .row.later").count() == 9
+    last = page.locator(".matrix tbody tr").last.locator("td").all_inner_texts()
+    assert last == [f"{100 * share:.0f}" for share in stages[-1].accuracy.per_class] + [
+        f"{100 * stages[-1].accuracy.overall:.1f}"
+    ]
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_selector(".strip .row.now[data-stage='2']")
+    page.get_by_role("button", name="Stop").click()
+
+
+def test_forgetting_changes_the_accuracy_and_undo_brings_it_back(open_page, served):
+    page = open_page(served, "forget")
+    before = page.locator("#summary").inner_text()
+    page.get_by_label("By number").fill("9:12")
+    page.get_by_label("By number").press("Enter")
+    page.wait_for_selector(".preview .facts")
+    foreseen = percents(page.locator(".preview .facts").inner_text())[-1]
+    assert percents(page.locator("#summary").inner_text()) == percents(before)
+    page.get_by_role("button", name="Forget them in the copy").click()
+    page.wait_for_selector("#undo")
+    assert percents(page.locator("#summary").inner_text()) == [foreseen] != percents(before)
+    with page.expect_download() as download:
+        page.get_by_text("Download the report").click()
+    assert download.value.suggested_filename == "torchpfc-forget-report.json"
+    page.locator("#undo").click()
+    page.wait_for_selector("#changed", state="hidden")
+    assert page.locator("#summary").inner_text() == before
+
+
+def test_a_second_model_shows_other_numbers(open_page, served, tmp_path):
+    from sklearn.datasets import load_digits
+
+    from torchpfc.sklearn import PFCClassifier
+
+    x, y = load_digits(return_X_y=True)
+    model = PFCClassifier(parts_per_batch=20, random_state=1)
+    for rows in (slice(0, 700), slice(700, 1400)):
+        model.partial_fit(x[rows], y[rows], classes=range(10))
+    model.save_pretrained(tmp_path / "second")
+    with Served(load(tmp_path / "second")) as second:
+        shown = []
+        for server in (served, second):
+            page = open_page(server, "parts/0")
+            page.wait_for_selector("aside:not([hidden])")
+            texts = [page.locator(place).inner_text() for place in ("#title", "#summary", "#facts", ".atlas", "aside")]
+            page.goto(f"{server.address}#input/0")
+            page.wait_for_selector("table.sum tbody tr")
+            texts += [page.locator(place).inner_text() for place in (".said", "table.sum")]
+            page.goto(f"{server.address}#time")
+            page.wait_for_selector(".matrix")
+            texts.append(page.locator(".matrix").inner_text())
+            shown.append(texts)
+        assert all(one != other for one, other in zip(*shown, strict=True))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("view", ["parts/63", "input/4", "time", "forget/9,10,11"])
+def test_every_view_fits_a_phone_in_light_and_dark(open_page, served, view, scheme):
+    page = open_page(served, view, width=390, height=844, color_scheme=scheme, has_touch=True, is_mobile=True)
+    settle(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    expected = {"light": "rgb(250, 249, 246)", "dark": "rgb(21, 22, 24)"}[scheme]
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == expected
+
+
+def test_everything_that_can_be_used_has_a_name(open_page, served):
+    page = open_page(served, "parts/63")
+    for view in ("parts", "input", "time", "forget/9"):
+        page.goto(f"{served.address}#{view}")
+        settle(page)
+        nameless = page.locator("button:visible, a:visible, input:visible, select:visible").evaluate_all(
+            "all => all.filter(e => !(e.innerText || e.ariaLabel || e.labels?.length || '').toString().trim())"
+            ".map(e => e.outerHTML)"
+        )
+        assert nameless == []
+
+
+def test_interactions_are_quick(open_page, served):
+    page = open_page(served, "input/4")
+    page.wait_for_selector("table.sum tbody tr")
+    settle(page)
+    script = """async (bodies) => {
+        const times = [];
+        for (const [path, body] of bodies) {
+            const start = performance.now();
+            const answer = await fetch(path, body === null ? {} : {
+                method: "POST", headers: {"content-type": "application/json"}, body: JSON.stringify(body)});
+            await answer.json();
+            times.push(performance.now() - start);
+        }
+        return times;
+    }"""
+    asked = [
+        ["/api/explain", {"example": 5}],
+        ["/api/explain", {"example": 5, "factors": [{"part": 90, "factor": 0}], "adapt": True}],
+        ["/api/parts/7", None],
+        ["/api/parts", None],
+        ["/api/examples?limit=30", None],
+        ["/api/forget/preview", {"batches": [4]}],
+    ]
+    times = list(map(min, zip(*(page.evaluate(script, asked) for _ in range(3)), strict=True)))
+    assert max(times) < MOST_MILLISECONDS, dict(zip([path for path, _ in asked], times, strict=True))
