@@ -265,8 +265,8 @@ CURVES = (
     Kind(
         "passes",
         "error over passes",
-        "Mean squared error of the predictions of the training sequence after so many passes: the mean over the runs, in "
-        "a band from the lowest to the highest.",
+        "Mean squared error of the predictions of the training sequence after so many passes: the mean over the runs, "
+        "in a band from the lowest to the highest.",
         draw_passes,
     ),
 )
