@@ -462,9 +462,9 @@ def fast(config: Any) -> Any:
         repeats=1,
         iterations=40,
         rate_h=1.0,
-        passes=160,
+        passes=320,
         threshold=4e-3,
-        settling=0.3,
+        settling=0.6,
         final_iterations=150,
     )
 
