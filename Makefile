@@ -33,7 +33,7 @@ demo: $(VENV)/.stamp-experiments
 	$(PY) -m torchpfc demo $(ARGS)
 
 test: $(VENV)/.stamp-dev
-	$(PY) -m pytest --cov $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest --cov -n auto --dist worksteal $(ARGS)
 
 browser-test: $(VENV)/.stamp-browser
 	@command -v chromium chromium-browser >/dev/null || { echo "browser-test needs Chromium: apt install chromium" >&2; exit 1; }

@@ -312,7 +312,8 @@ def test_networks_that_learn_by_backpropagation(model: str, tmp_path: Path) -> N
 def test_a_pattern_is_learned_exactly_in_a_small_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pattern = (0, 1, 1, 2, 0, 3)
     monkeypatch.setattr("torchpfc.experiments.repeating_sequence.PATTERN", pattern)
-    config = replace(fast(RepeatingSequence(num_basis=30)), passes=100, final_iterations=40, threshold=1e-2)
+    change = {"passes": 100, "settling": 0.3, "final_iterations": 40, "threshold": 1e-2}
+    config = replace(fast(RepeatingSequence(num_basis=30)), **change)
     monkeypatch.setattr("torchpfc.experiments.repeating_sequence.MEASURED_REPEATS", 6)
     results = list(run([Job(config, seed) for seed in range(3)], context(tmp_path, precision="32")))
     assert sum(result.metrics["success"] for result in results) >= 2
