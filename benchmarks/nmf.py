@@ -247,7 +247,11 @@ def main() -> None:
         not_run.append("mnist: TORCHPFC_DATA is not set")
     for line in not_run:
         print("not run:", line)
-    results = []
+    machine = describe()
+    for package in ("scikit-learn", "torchnmf"):
+        if package != "torchnmf" or HAVE_TORCHNMF:
+            machine["versions"][package] = importlib.metadata.version(package)
+    result: dict[str, Any] = {"question": __doc__.splitlines()[0], "slack": SLACK, "not_run": not_run, "results": []}
     for name, sizes in SIZES.items():
         if (args.only and name not in args.only.split(",")) or (name == "mnist" and "TORCHPFC_DATA" not in os.environ):
             continue
@@ -256,13 +260,8 @@ def main() -> None:
             print(f"{name} {tuple(V.shape)}, {num_basis} parts", flush=True)
             factorize(V[:500], num_basis, max_iter=3)
             starts = 1 if num_basis >= FEW_STARTS_FROM else args.starts
-            results.append({"data": name, **measure(V, num_basis, starts)})
-    machine = describe()
-    for package in ("scikit-learn", "torchnmf"):
-        if package != "torchnmf" or HAVE_TORCHNMF:
-            machine["versions"][package] = importlib.metadata.version(package)
-    result = {"question": __doc__.splitlines()[0], "slack": SLACK, "not_run": not_run}
-    write_json(args.out, {**result, "results": results, **machine})
+            result["results"].append({"data": name, **measure(V, num_basis, starts)})
+            write_json(args.out, {**result, **machine})  # after each: the larger ones take minutes
 
 
 if __name__ == "__main__":
