@@ -16,8 +16,7 @@ from torchpfc.experiments.continual import (
     run_ordered,
     run_tasks,
 )
-from torchpfc.experiments.images import as_published
-from torchpfc.experiments.registry import Cited, Experiment, Job, Row, Table, register
+from torchpfc.experiments.registry import Cited, Experiment, Job, Row, Table, as_published, register
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context
 

@@ -22,7 +22,7 @@ from torchpfc.experiments.recurrent_training import (
     Source,
     small_states,
 )
-from torchpfc.experiments.registry import Experiment, Job, Row, Table, register
+from torchpfc.experiments.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context
 from torchpfc.nn import NMFRNN, SliceBySlice
@@ -268,11 +268,6 @@ def make_nmf(config: CopyConfig, seed: int) -> NMFRNN:
 def run(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
     """Trains and measures networks that share one stack key."""
     return CopyRun(NAME, jobs, context).results()
-
-
-def as_published(config: Any) -> Any:
-    """The published settings, as they are."""
-    return config
 
 
 def _rows() -> Iterator[Row]:

@@ -15,7 +15,7 @@ from torch import nn
 from torchpfc.data.images import IMAGE_SETS, ImageData, load_images
 from torchpfc.experiments import probes
 from torchpfc.experiments.image_training import Found, Recipe, train_stack
-from torchpfc.experiments.registry import Experiment, Row, Table, register
+from torchpfc.experiments.registry import Experiment, Row, Table, as_published, register
 from torchpfc.experiments.runner import Context
 from torchpfc.nn import MLP, PFCBlock, ResidualPFC
 from torchpfc.solvers import FISTA, Adjoint, Implicit, Truncated, Unrolled
@@ -298,11 +298,6 @@ RECIPES = {
         look=look_beyond,
     ),
 }
-
-
-def as_published(config: Any) -> Any:
-    """The published settings, as they are."""
-    return config
 
 
 def fast(config: PFCImage) -> PFCImage:

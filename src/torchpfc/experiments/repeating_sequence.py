@@ -23,7 +23,7 @@ from torchpfc.experiments.recurrent_training import (
     Sequences,
     Source,
 )
-from torchpfc.experiments.registry import Experiment, Job, Row, Table, register
+from torchpfc.experiments.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context
 from torchpfc.experiments.sequence_pictures import pictures
@@ -440,11 +440,6 @@ def is_pictured(job: Job) -> bool:
     plain = RepeatingSequence(num_basis=job.config.num_basis)
     known = (plain, fast(plain), plain.smoke())
     return job.config in known and job.seed < (3 if job.config.num_basis <= 50 else 1)
-
-
-def as_published(config: Any) -> Any:
-    """The published settings, as they are."""
-    return config
 
 
 def fast(config: Any) -> Any:

@@ -24,7 +24,7 @@ from torchpfc.experiments.recurrent_training import (
     Source,
     small_states,
 )
-from torchpfc.experiments.registry import Experiment, Job, Row, Table, register
+from torchpfc.experiments.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context
 from torchpfc.nn import NMFRNN, SliceBySlice
@@ -259,11 +259,6 @@ def run(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
     if isinstance(jobs[0].config, NMFSequentialMNIST):
         return NMFRun(NAME, jobs, context).results()
     return train_stack(RECIPE, jobs, context)
-
-
-def as_published(config: Any) -> Any:
-    """The published settings, as they are."""
-    return config
 
 
 SLACK = 0.3

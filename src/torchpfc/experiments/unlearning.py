@@ -13,9 +13,8 @@ from torch.optim import Optimizer
 from torchpfc.data.images import ImageData, load_images
 from torchpfc.data.streams import next_label
 from torchpfc.experiments.continual import build, eval_solver, fast, loss_weights, phase_result
-from torchpfc.experiments.images import as_published
 from torchpfc.experiments.phases import Lessons, PhaseRun
-from torchpfc.experiments.registry import Experiment, Job, Row, Table, register, settings
+from torchpfc.experiments.registry import Experiment, Job, Row, Table, as_published, register, settings
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context
 from torchpfc.experiments.unlearning_audit import Forgotten

@@ -62,7 +62,8 @@ class ActiveSet(Solver):
             raise ValueError(f"candidates must be at least 1, got {self.candidates}")
 
     def init(self, descent: Descent, h: Tensor) -> GradientState:
-        """The state before the first step from h."""
+        """The state before the first step from h, brought up to the floor: a warm start may lie anywhere."""
+        h = h.clamp(min=self.floor)
         return GradientState(h, None, descent.product(h) - descent.offset)
 
     def step(self, descent: Descent, bounds: Bounds, state: GradientState, out: Tensor | None = None) -> GradientState:
@@ -70,11 +71,8 @@ class ActiveSet(Solver):
         assert isinstance(descent, Gram)
         if not state.h.numel():
             return state
-        gradient = state.gradient.flatten(0, -2)
-        h = state.h.clamp(min=self.floor)  # a warm start may lie anywhere
-        if not torch.equal(h, state.h):
-            gradient = (descent.product(h) - descent.offset).flatten(0, -2)
-        h, C = h.flatten(0, -2), descent.C.view(-1, *descent.C.shape[-2:])
+        h, gradient = state.h.flatten(0, -2), state.gradient.flatten(0, -2)
+        C = descent.C.view(-1, *descent.C.shape[-2:])
         model = torch.arange(len(C), device=h.device).repeat_interleave(len(h) // len(C))
         tiny = torch.finfo(h.dtype).tiny
         steepness = -gradient / C.diagonal(dim1=-2, dim2=-1).clamp(min=tiny).sqrt()[model]
