@@ -146,7 +146,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(
 
 def test_a_checkpoint_of_something_else_is_named(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, {"round": 3})
-    with pytest.raises(CorruptFileError, match=r"must hold a checkpoint of these networks .*; delete the folder"):
+    with pytest.raises(CorruptFileError, match=r"must hold a checkpoint of these models .*; delete the folder"):
         MadeRun("made", jobs_of("nmf"), context(tmp_path))
 
 

@@ -19,7 +19,7 @@ from torchpfc.experiments.column_pictures import IN_A_ROW, draw_images
 from torchpfc.experiments.continual_metrics import continual_curves, continual_metrics
 from torchpfc.experiments.devices import dtype_of
 from torchpfc.experiments.registry import Job, settings
-from torchpfc.experiments.results import Result, describe_hardware, describe_versions
+from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context
 from torchpfc.nn.continual import ContinualPFC, Shifts
 from torchpfc.solvers import FISTA
@@ -381,10 +381,8 @@ def _run_one(experiment: str, job: Job, context: Context, device: torch.device, 
         curves=continual_curves(matrix, sizes),
         images=learner.pictures(data) if job.seed == 0 else {},
         data={data.name: data.fingerprint},
-        versions=describe_versions(),
-        hardware=describe_hardware(device)
-        | {"precision": context.precision, "processes": context.fabric.world_size, "stack": 1},
         seconds=seconds,
+        **context.provenance(),
     )
 
 

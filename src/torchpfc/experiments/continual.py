@@ -19,7 +19,7 @@ from torchpfc.experiments.image_training import split
 from torchpfc.experiments.images import MLPImage, PFCImage, build_block, build_mlp
 from torchpfc.experiments.phases import Lessons, Phase, PhaseRun
 from torchpfc.experiments.registry import Job, settings
-from torchpfc.experiments.results import Result, describe_hardware, describe_versions
+from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context
 from torchpfc.nn import MLP, PFCBlock
 
@@ -309,14 +309,8 @@ def phase_result(
         curves=record.curves | curves,
         images=draw_lines(record.frames, data.train.shape),
         data={data.name: data.fingerprint},
-        versions=describe_versions(),
-        hardware=describe_hardware(run.device)
-        | {
-            "precision": run.context.precision,
-            "processes": run.context.fabric.world_size,
-            "stack": len(run.jobs),
-        },
         seconds=record.seconds,
+        **run.context.provenance(len(run.jobs)),
     )
 
 

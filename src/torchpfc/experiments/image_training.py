@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchpfc.checkpoint import CorruptFileError, load_checkpoint, save_checkpoint
+from torchpfc.checkpoint import save_checkpoint
 from torchpfc.data.images import ImageData, Images, load_images
 from torchpfc.experiments.devices import dtype_of
 from torchpfc.experiments.progress import Ticking
 from torchpfc.experiments.registry import Job, settings
-from torchpfc.experiments.results import Result, describe_hardware, describe_versions
+from torchpfc.experiments.results import Result
 from torchpfc.nn import PFCBlock, keep_nonnegative, stack_models, unstack_models
 from torchpfc.nn.constraints import project_nonnegative_
 from torchpfc.nn.stack import select_models_
@@ -153,7 +153,7 @@ class _Run:
         self.history: list[dict[str, list[float]]] = [
             {"train_loss": [], "valid_loss": [], "valid_accuracy": []} for _ in jobs
         ]
-        self._resume()
+        self.context.resume(self._restore)
         self._saved, self._save_seconds = time.monotonic(), 0.0
 
     def train(self) -> None:
@@ -243,10 +243,8 @@ class _Run:
             curves=history | found.get("curves", {}),
             images=found.get("images", {}),
             data={data.name: data.fingerprint} | found.get("data", {}),
-            versions=describe_versions(),
-            hardware=describe_hardware(self.device)
-            | {"precision": self.context.precision, "processes": self.fabric.world_size, "stack": len(self.jobs)},
             seconds=self.seconds[i],
+            **self.context.provenance(len(self.jobs)),
         )
 
     def _build(self, generators: Sequence[torch.Generator]) -> nn.Module:
@@ -314,18 +312,6 @@ class _Run:
             state["stopping"] = self.stopping.state
             state["codes"] = None if self.codes is None else self.codes.state_dict()
         return state
-
-    def _resume(self) -> None:
-        folder = self.context.folder
-        state = load_checkpoint(folder)
-        if state is None:
-            return
-        try:
-            self._restore(state)
-        except (KeyError, RuntimeError) as error:
-            reason, _, _ = str(error).partition("\n")
-            remedy = f"delete the folder {folder} to start from the beginning"
-            raise CorruptFileError(f"{folder} must hold a checkpoint of these models ({reason}); {remedy}") from None
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.members = state["members"]

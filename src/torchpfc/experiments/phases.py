@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchpfc.checkpoint import CorruptFileError, load_checkpoint, save_checkpoint
+from torchpfc.checkpoint import save_checkpoint
 from torchpfc.data.images import ImageData, load_images
 from torchpfc.experiments.devices import dtype_of
 from torchpfc.experiments.image_training import rows_at_once, solving
@@ -121,7 +121,7 @@ class PhaseRun:
         self.memory: dict[str, Tensor] = {}
         """What `after_phase` keeps for the objective, by name."""
         self._begin_phase()
-        if not self._resume():
+        if not self.context.resume(self._restore):
             self._look()
         self._saved = time.monotonic()
 
@@ -348,19 +348,6 @@ class PhaseRun:
             state["positions"] = self.optimizer.positions if isinstance(self.optimizer, StackedRMSpropSLW) else []
             state["stopping"] = self.stopping.state_dict()
         return state
-
-    def _resume(self) -> bool:
-        folder = self.context.folder
-        state = load_checkpoint(folder)
-        if state is None:
-            return False
-        try:
-            self._restore(state)
-        except (KeyError, RuntimeError, TypeError) as error:
-            reason, _, _ = str(error).partition("\n")
-            remedy = f"delete the folder {folder} to start from the beginning"
-            raise CorruptFileError(f"{folder} must hold a checkpoint of these models ({reason}); {remedy}") from None
-        return True
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.phase, self.epoch, self.members = state["phase"], state["epoch"], state["members"]

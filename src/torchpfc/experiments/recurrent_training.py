@@ -6,16 +6,16 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from torchpfc.checkpoint import CorruptFileError, load_checkpoint, save_checkpoint
+from torchpfc.checkpoint import save_checkpoint
 from torchpfc.experiments.devices import dtype_of
 from torchpfc.experiments.registry import Job, settings
-from torchpfc.experiments.results import Result, describe_hardware, describe_versions
+from torchpfc.experiments.results import Result
 from torchpfc.nn import NMFRNN, PFCBlock, keep_nonnegative, stack_models, unstack_models
 from torchpfc.nn.stack import select_models_
 from torchpfc.optim import RMSprop
@@ -256,6 +256,8 @@ class RecurrentRun(ABC):
     """
 
     def __init__(self, name: str, jobs: Sequence[Job], context: Context) -> None:
+        if context.precision == "bf16":  # sequences are not halved
+            context = replace(context, precision="32")
         self.name, self.jobs, self.context = name, jobs, context
         self.config: Any = jobs[0].config  # for all that the jobs have in common
         self.device, self.dtype = context.fabric.device, dtype_of(context.precision)
@@ -266,7 +268,7 @@ class RecurrentRun(ABC):
         self.history: list[dict[str, list[float]]] = [{} for _ in jobs]
         self.seconds = [0.0 for _ in jobs]
         self.round, self.steps, self.step_seconds = 0, 0, 0.0
-        self._resume()
+        context.resume(self._restore)
         self._saved = time.monotonic()
 
     @abstractmethod
@@ -337,7 +339,6 @@ class RecurrentRun(ABC):
             "rounds": len(self.history[i]["train_loss"]),
             "milliseconds_per_step": 1e3 * self.step_seconds / max(self.steps, 1),
         }
-        precision = "32" if self.context.precision == "bf16" else self.context.precision  # sequences are not halved
         return Result(
             experiment=self.name,
             config=settings(job.config),
@@ -346,10 +347,8 @@ class RecurrentRun(ABC):
             curves=self.history[i] | found.curves,
             images=found.images,
             data=found.data,
-            versions=describe_versions(),
-            hardware=describe_hardware(self.device)
-            | {"precision": precision, "processes": self.context.fabric.world_size, "stack": len(self.jobs)},
             seconds=self.seconds[i],
+            **self.context.provenance(len(self.jobs)),
         )
 
     def _save(self) -> None:
@@ -368,20 +367,11 @@ class RecurrentRun(ABC):
             save_checkpoint(self.context.folder, state)
         self._saved = time.monotonic()
 
-    def _resume(self) -> None:
-        folder = self.context.folder
-        state = load_checkpoint(folder)
-        if state is None:
-            return
-        try:
-            self.members, self.scores = state["members"], state["scores"]
-            self.kept.values = {name: value.to(self.device, self.dtype) for name, value in state["kept"].items()}
-            self.history, self.seconds, self.round = state["history"], state["seconds"], state["round"]
-            self.steps, self.step_seconds = state["steps"], state["step_seconds"]
-            if len(self.members):
-                self.learner.select_(self.members)
-                self.learner.load_state_dict(state["learner"])
-        except (KeyError, RuntimeError) as error:
-            reason, _, _ = str(error).partition("\n")
-            remedy = f"delete the folder {folder} to start from the beginning"
-            raise CorruptFileError(f"{folder} must hold a checkpoint of these networks ({reason}); {remedy}") from None
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.members, self.scores = state["members"], state["scores"]
+        self.kept.values = {name: value.to(self.device, self.dtype) for name, value in state["kept"].items()}
+        self.history, self.seconds, self.round = state["history"], state["seconds"], state["round"]
+        self.steps, self.step_seconds = state["steps"], state["step_seconds"]
+        if len(self.members):
+            self.learner.select_(self.members)
+            self.learner.load_state_dict(state["learner"])

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from torchpfc.checkpoint import STATE_FILE, read_json, write_atomically
+from torchpfc.checkpoint import STATE_FILE, CorruptFileError, load_checkpoint, read_json, write_atomically
 from torchpfc.experiments.progress import Progress
 from torchpfc.experiments.registry import Experiment, Job, settings
-from torchpfc.experiments.results import Result, job_key, result_path
+from torchpfc.experiments.results import Result, describe_hardware, describe_versions, job_key, result_path
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -42,6 +42,34 @@ class Context:
     """Where to keep trained models, for experiments that can; None keeps none."""
     tick: Callable[[float], None] = field(default=lambda share: None)
     """Told the share that is done."""
+
+    def provenance(self, stack: int = 1) -> dict[str, Any]:
+        """Versions and hardware, as a `Result` has them.
+
+        Args:
+            stack: How many models were trained at once.
+        """
+        how = {"precision": self.precision, "processes": self.fabric.world_size, "stack": stack}
+        return {"versions": describe_versions(), "hardware": describe_hardware(self.fabric.device) | how}
+
+    def resume(self, restore: Callable[[dict[str, Any]], None]) -> bool:
+        """Goes on from the checkpoint, if there is one; returns whether there was.
+
+        Args:
+            restore: Takes over what was saved.
+        """
+        state = load_checkpoint(self.folder)
+        if state is None:
+            return False
+        try:
+            restore(state)
+        except (KeyError, RuntimeError, TypeError) as error:
+            reason, _, _ = str(error).partition("\n")
+            remedy = f"delete the folder {self.folder} to start from the beginning"
+            raise CorruptFileError(
+                f"{self.folder} must hold a checkpoint of these models ({reason}); {remedy}"
+            ) from None
+        return True
 
 
 @dataclass(frozen=True)

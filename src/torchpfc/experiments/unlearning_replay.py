@@ -14,7 +14,7 @@ from torchpfc.data.images import ImageData, load_images
 from torchpfc.experiments.devices import dtype_of
 from torchpfc.experiments.registry import Job, settings
 from torchpfc.experiments.replayable import Training
-from torchpfc.experiments.results import Result, describe_hardware, describe_versions
+from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context
 from torchpfc.experiments.unlearning_settings import Unlearning, batches_to_forget, make_phase
 from torchpfc.unlearning import ReplayReport, SavedModel
@@ -58,10 +58,8 @@ def run_replay(job: Job, context: Context) -> Result:
         seed=job.seed,
         metrics={**accuracies, **metrics, "epochs": float(config.epochs)},
         data={data.name: data.fingerprint},
-        versions=describe_versions(),
-        hardware=describe_hardware(device)
-        | {"precision": context.precision, "processes": context.fabric.world_size, "stack": 1},
         seconds=time.perf_counter() - begin,
+        **context.provenance(),
     )
 
 
