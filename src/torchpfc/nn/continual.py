@@ -15,6 +15,7 @@ from torchpfc.nn.clusters import closest, k_means
 from torchpfc.optim.alternating import factorize
 from torchpfc.optim.ledger import Ledger
 from torchpfc.solvers import FISTA, NonnegativeLeastSquares, Solver, solve
+from torchpfc.solvers.descent import estimate_lipschitz
 
 
 @dataclass(frozen=True)
@@ -184,19 +185,21 @@ class ContinualPFC(nn.Module):
         """The share of each input that the parts of each class explain."""
         self._check(x)
         flat = x.reshape(-1, self.in_features)
-        looks = [flat] if self.views is None else self.views(flat).unbind()
-        y = torch.stack([self._explained(self.prepare(look)) for look in looks]).amax(0)
-        return y.view(*x.shape[:-1], self.num_classes)
-
-    def _explained(self, flat: Tensor) -> Tensor:
         y = flat.new_zeros(len(flat), self.num_classes)
         owners = self.owners
-        known = [c for c in range(self.num_classes) if (owners == c).any()]
+        known = [c for c in owners.unique().tolist() if c >= 0]
         if known:
-            problem = NonnegativeLeastSquares(flat.expand(len(known), *flat.shape), self._stack(known), l1=self.l1)
-            objective = problem.objective(solve(problem, self.solver).h)  # (classes, n)
-            y[:, known] = (1 - 2 * objective.T) * flat.any(-1, keepdim=True)  # half the squared norm is 1/2, or 0
-        return y
+            W = self._stack(owners, known)
+            L = estimate_lipschitz(W)
+            looks = [flat] if self.views is None else self.views(flat).unbind()
+            y[:, known] = torch.stack([self._explained(self.prepare(look), W, L) for look in looks]).amax(0)
+        return y.view(*x.shape[:-1], self.num_classes)
+
+    def _explained(self, x: Tensor, W: Tensor, L: Tensor) -> Tensor:
+        """The shares for each class of a stack of parts, given the largest eigenvalues of their Gram matrices."""
+        problem = NonnegativeLeastSquares(x.expand(len(W), *x.shape), W, l1=self.l1)
+        objective = problem.objective(solve(problem, self.solver, lipschitz=L).h)  # (classes, n)
+        return (1 - 2 * objective.T) * x.any(-1, keepdim=True)  # half the squared norm is 1/2, or 0
 
     def parts_of(self, c: int) -> Tensor:
         """The parts of a class, one per column.
@@ -250,9 +253,10 @@ class ContinualPFC(nn.Module):
         sizes = self.in_features, self.num_classes, num_basis
         return PFCBlock(*sizes, solver=self.solver, l1=self.l1, **options).train(self.training)
 
-    def _stack(self, classes: list[int]) -> Tensor:
+    def _stack(self, owners: Tensor, classes: list[int]) -> Tensor:
         """The parts of some classes as one stack; zeros where a class has fewer than another."""
-        parts = [self.parts_of(c) for c in classes]
+        assert self.block is not None
+        parts = [self.block.weight_x.detach()[:, owners == c] for c in classes]
         widest = max(part.shape[1] for part in parts)
         return torch.stack([F.pad(part, (0, widest - part.shape[1])) for part in parts])
 
