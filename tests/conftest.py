@@ -17,3 +17,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Bytes by their number: contents may hold the time (gzip writes it), and workers must find the same names."""
+    return f"{len(val)} bytes" if isinstance(val, bytes) else None

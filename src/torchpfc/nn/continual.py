@@ -187,7 +187,7 @@ class ContinualPFC(nn.Module):
         flat = x.reshape(-1, self.in_features)
         y = flat.new_zeros(len(flat), self.num_classes)
         owners = self.owners
-        known = [c for c in owners.unique().tolist() if c >= 0]
+        known = [c for c in torch.unique(owners).tolist() if c >= 0]
         if known:
             W = self._stack(owners, known)
             L = estimate_lipschitz(W)
