@@ -16,15 +16,14 @@ import argparse
 import math
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from _machine import describe, write_json
+from _steps import Name, Step, captured, measure, textbook_step
 from torch import Tensor, nn
-from train_step import textbook_codes
 
 from torchpfc import FISTA, MLP, Implicit, PFCBlock, RMSprop, Unrolled, keep_nonnegative, stack_models
 from torchpfc.solvers import Adjoint
@@ -37,8 +36,6 @@ FAST_STEPS, FAST_IMPLICIT_STEPS = 30, 8
 
 WARM_UP = 3
 TIMED_SECONDS = 0.02  # of each form in each round, or one step where that takes longer
-
-Step = Callable[[], object]
 
 
 class Data(NamedTuple):
@@ -75,12 +72,7 @@ def textbook(features: int, basis: int, data: Data) -> Step:
     block, optimizer = trained(features, basis, FISTA.paper(), Unrolled())
 
     def step() -> None:
-        x, target = data.batch()
-        optimizer.zero_grad(set_to_none=True)
-        h = textbook_codes(x, block.weight_x, PAPER_STEPS)
-        loss = F.mse_loss(h @ block.weight_y.T, target) + F.mse_loss(h @ block.weight_x.T, x)
-        loss.backward()
-        optimizer.step()
+        textbook_step(block, optimizer, *data.batch(), PAPER_STEPS)
 
     return step
 
@@ -136,25 +128,7 @@ def mlp(features: int, hidden: int, data: Data) -> Step:
     return step
 
 
-def captured(step: Step) -> Step:
-    """The same step as one launch."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UP):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-
-    def replay(_tensors_of: Step = step) -> None:  # a graph does not keep what it works on alive
-        graph.replay()
-
-    return replay
-
-
-def seconds_of(step: Step, repeats: int) -> float:
+def device_clock(step: Step, repeats: int) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     start.record()
@@ -165,20 +139,14 @@ def seconds_of(step: Step, repeats: int) -> float:
     return start.elapsed_time(end) / 1e3 / repeats
 
 
-def measure(forms: dict[Any, Step], data: list[Data], rounds: int) -> dict[Any, list[float]]:
-    """Seconds of a step of each form, in every round."""
-    repeats = {}
-    for name, step in forms.items():
-        for _ in range(WARM_UP):
-            step()
-        repeats[name] = max(1, round(TIMED_SECONDS / seconds_of(step, 1)))
-    seconds: dict[Any, list[float]] = {name: [] for name in forms}
-    for _ in range(rounds):
-        for name, step in forms.items():
-            seconds[name].append(seconds_of(step, repeats[name]))
+def measure_on(data: list[Data], forms: dict[Name, Step], rounds: int) -> dict[Name, list[float]]:
+    """Seconds of a step of each form, with other rows of the data in every round."""
+
+    def move_on() -> None:
         for used in data:
             used.next_()
-    return seconds
+
+    return measure(forms, rounds, clock=device_clock, warm_up=WARM_UP, timed_seconds=TIMED_SECONDS, after_round=move_on)
 
 
 def forms_of(features: int, basis: int, data: Data) -> dict[str, Step]:
@@ -196,7 +164,7 @@ def forms_of(features: int, basis: int, data: Data) -> dict[str, Step]:
 
 def measure_shape(features: int, basis: int, rounds: int) -> dict[str, Any]:
     data = Data.made(features)
-    seconds = measure(forms_of(features, basis, data), [data], rounds)
+    seconds = measure_on([data], forms_of(features, basis, data), rounds)
     torch.cuda.empty_cache()  # graphs of other shapes cannot use what these have reserved
     return {
         "features": features,
@@ -215,7 +183,7 @@ def measure_stacks(sizes: list[int], rounds: int) -> list[dict[str, Any]]:
         for make in (implicit, fast)
         for size in sizes
     }
-    seconds = measure(forms, list(data.values()), rounds)
+    seconds = measure_on(list(data.values()), forms, rounds)
     medians = {key: statistics.median(times) for key, times in seconds.items()}
     return [
         {

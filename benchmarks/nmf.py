@@ -237,7 +237,7 @@ def finite(value: float) -> float | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--starts", type=int, default=3, help="starts for each matrix; one from 200 parts on, and five times as many for digits")
+    parser.add_argument("--starts", type=int, default=3, help="starts for each matrix; five times as many for digits")
     parser.add_argument("--threads", type=int, default=2, help="of torch; for scikit-learn set OMP_NUM_THREADS too")
     parser.add_argument("--only", default="", help="names of data sets to measure anew, with commas between them")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "nmf.json")

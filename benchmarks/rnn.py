@@ -13,9 +13,7 @@ step is one CUDA graph. The forms take turns, round by round, and the times are 
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,44 +21,24 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from _machine import describe, write_json
+from _steps import Step, captured, measure, textbook_codes, textbook_lipschitz
 from torch import Tensor, nn
 
 from torchpfc import FactorizedRNN, RMSprop, VanillaRNN, keep_nonnegative, record_couplings, rnn_reconstruction_loss
 
 BATCH, SLICES, PIXELS, CLASSES, ITERATIONS = 100, 28, 28, 10, 10
-FLOOR = 1e-5
-WARM_UP = 3
 TIMED_SECONDS = 0.05  # of each form in each round, or one step where that takes longer
-
-Step = Callable[[], object]
 
 
 def textbook_states(x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
     """States of all slices and what they should reconstruct, differentiated by autograd."""
-    with torch.no_grad():
-        gram = W.T @ W
-        vector = torch.rand(len(gram), device=x.device)
-        for _ in range(40):
-            vector = gram @ vector
-            vector = vector / vector.norm()
-        L = vector @ (gram @ vector)
+    L = textbook_lipschitz(W)
     h = torch.zeros(len(x), W.shape[1], device=x.device)
     states, targets = [], []
     for x_t in x.unbind(1):
         z = torch.cat([h, x_t], dim=1)
         targets.append(z.detach())
-        limit = z.detach().amax(1, keepdim=True)
-        previous = ahead = h
-        t = 1.0
-        for _ in range(ITERATIONS):
-            h = torch.clamp(ahead - (ahead @ W.T - z) @ W / L, min=FLOOR)
-            with torch.no_grad():
-                largest = h.amax(1, keepdim=True)
-                scale = torch.where(largest > limit, limit / largest, 1.0)
-            h = h * scale
-            later = (1 + math.sqrt(1 + 4 * t * t)) / 2
-            ahead = h + (t - 1) / later * (h - previous)
-            previous, t = h, later
+        h = textbook_codes(z, W, ITERATIONS, L, start=h)
         states.append(h)
     return torch.stack(states, 1), torch.stack(targets, 1)
 
@@ -127,24 +105,6 @@ def other(model: nn.Module, x: Tensor, target: Tensor) -> Step:
     return step
 
 
-def captured(step: Step) -> Step:
-    """The same step as one launch."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UP):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-
-    def replay(_tensors_of: Step = step) -> None:  # a graph does not keep what it works on alive
-        graph.replay()
-
-    return replay
-
-
 def forms(size: int, x: Tensor, target: Tensor) -> dict[str, Step]:
     data = (x, target)
     eager: dict[str, Callable[[], Step]] = {
@@ -159,30 +119,6 @@ def forms(size: int, x: Tensor, target: Tensor) -> dict[str, Step]:
     if DEVICE == "cuda":
         made |= {f"{name}_captured": captured(make()) for name, make in eager.items()}
     return made
-
-
-def seconds_of(step: Step, repeats: int) -> float:
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(repeats):
-        step()
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) / repeats
-
-
-def measure(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
-    """Seconds of a step of each form, in every round."""
-    repeats = {}
-    for name, step in steps.items():
-        seconds_of(step, 1)
-        repeats[name] = max(1, round(TIMED_SECONDS / seconds_of(step, 1)))
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            seconds[name].append(seconds_of(step, repeats[name]))
-    return seconds
 
 
 def made_data() -> tuple[Tensor, Tensor]:
@@ -208,7 +144,7 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     if DEVICE == "cpu":
         torch.set_num_threads(2)
-    seconds = measure(forms(args.num_basis, *made_data()), args.rounds)
+    seconds = measure(forms(args.num_basis, *made_data()), args.rounds, timed_seconds=TIMED_SECONDS)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     best = "factorized_captured" if DEVICE == "cuda" else "factorized"
     result = {

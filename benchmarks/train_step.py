@@ -12,56 +12,20 @@ from __future__ import annotations
 
 import argparse
 import functools
-import math
 import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from _machine import describe, write_json
+from _steps import FLOOR, Step, measure, textbook_step
 from torch import Tensor
 
 from torchpfc import FISTA, Implicit, PFCBlock, RMSprop, Unrolled, keep_nonnegative
 from torchpfc.solvers import Adjoint
 
 FEATURES, BASIS, BATCH, CLASSES = 784, 300, 200, 10
-WARM_ITERATIONS = 10
-FLOOR = 1e-5
-
-
-def textbook_codes(x: Tensor, W: Tensor, iterations: int) -> Tensor:
-    """FISTA as the paper writes it, differentiated by autograd."""
-    with torch.no_grad():
-        gram = W.T @ W
-        vector = torch.rand(len(gram), device=x.device)
-        for _ in range(40):
-            vector = gram @ vector
-            vector = vector / vector.norm()
-        L = vector @ (gram @ vector)
-        limit = x.amax(1, keepdim=True)
-    previous = torch.zeros(len(x), W.shape[1], device=x.device)
-    y = torch.full_like(previous, FLOOR)
-    t = 1.0
-    for _ in range(iterations):
-        h = torch.clamp(y - (y @ W.T - x) @ W / L, min=FLOOR)
-        with torch.no_grad():
-            largest = h.amax(1, keepdim=True)
-            scale = torch.where(largest > limit, limit / largest, 1.0)
-        h = h * scale
-        t_next = (1 + math.sqrt(1 + 4 * t * t)) / 2
-        y = h + (t - 1) / t_next * (h - previous)
-        previous, t = h, t_next
-    return previous
-
-
-def textbook_step(block: PFCBlock, optimizer: torch.optim.Optimizer, x: Tensor, target: Tensor) -> None:
-    optimizer.zero_grad()
-    h = textbook_codes(x, block.weight_x, iterations=100)
-    loss = F.mse_loss(h @ block.weight_y.T, target) + F.mse_loss(h @ block.weight_x.T, x)
-    loss.backward()
-    optimizer.step()
+PAPER_ITERATIONS, WARM_ITERATIONS = 100, 10
 
 
 def our_step(
@@ -100,13 +64,13 @@ def trained(solver: FISTA, adjoint: Adjoint) -> tuple[PFCBlock, torch.optim.Opti
     return block, optimizer
 
 
-def forms(x: Tensor, target: Tensor) -> dict[str, Callable[[], None]]:
-    def ours(solver: FISTA, adjoint: Adjoint, codes: Tensor | None = None) -> Callable[[], None]:
+def forms(x: Tensor, target: Tensor) -> dict[str, Step]:
+    def ours(solver: FISTA, adjoint: Adjoint, codes: Tensor | None = None) -> Step:
         return functools.partial(our_step, *trained(solver, adjoint), x, target, codes)
 
-    paper, short = FISTA.paper(), FISTA.paper(max_iter=WARM_ITERATIONS)
+    paper, short = FISTA.paper(PAPER_ITERATIONS), FISTA.paper(WARM_ITERATIONS)
     return {
-        "textbook": functools.partial(textbook_step, *trained(paper, Unrolled()), x, target),
+        "textbook": functools.partial(textbook_step, *trained(paper, Unrolled()), x, target, PAPER_ITERATIONS),
         "unrolled": ours(paper, Unrolled()),
         "implicit": ours(paper, Implicit.fast()),
         "implicit_warm": ours(short, Implicit.fast(), codes=torch.full((BATCH, BASIS), FLOOR)),
@@ -135,23 +99,17 @@ def main() -> None:
 
     torch.set_num_threads(2)
     x, target = made_data()
-    steps = forms(x, target)
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for step in steps.values():
-        step()
-    for _ in range(args.rounds):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            seconds[name].append(time.perf_counter() - start)
-
+    seconds = measure(forms(x, target), args.rounds)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     result = {
         "question": __doc__.splitlines()[0],
         "features": FEATURES,
         "num_basis": BASIS,
         "batch": BATCH,
-        "iterations": {"textbook": 100, "unrolled": 100, "implicit": 100, "implicit_warm": WARM_ITERATIONS},
+        "iterations": {
+            **dict.fromkeys(("textbook", "unrolled", "implicit"), PAPER_ITERATIONS),
+            "implicit_warm": WARM_ITERATIONS,
+        },
         "rounds": args.rounds,
         "median_seconds": medians,
         "all_seconds": seconds,

@@ -8,8 +8,9 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.neighbors import NearestCentroid
 
 from tests.experiments.made import context, made_images, numbers
-from torchpfc.experiments.closed_form import FourierRidge, Parts, RunningSums, run_one_pass
+from torchpfc.experiments.closed_form import Parts, RunningSums, run_one_pass
 from torchpfc.experiments.continual_tables import run_in_order, run_split
+from torchpfc.experiments.one_pass_learners import FourierRidge
 from torchpfc.experiments.registry import Job
 from torchpfc.training import random_stream
 
@@ -62,7 +63,8 @@ def test_ridge_is_that_of_all_examples_at_once() -> None:
 
 
 def test_random_features_approximate_a_normal_kernel() -> None:
-    found = FourierRidge(RunningSums(features=20_000), 3, 2, CPU, random_stream(0, "features"))
+    stream = random_stream(0, "features")
+    found = FourierRidge(3, 2, CPU, stream, features=20_000, bandwidth=0.5, ridge=0.1)
     found.scale = 0.7
     x = torch.rand(5, 3, dtype=torch.float64)
     features = found._features(x)

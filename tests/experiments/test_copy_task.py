@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.experiments.made import context, numbers
+from tests.experiments.made import context
+from tests.experiments.stopped import assert_same_bits_when_stopped
 from torchpfc.experiments import experiments
 from torchpfc.experiments.copy_task import AskedErrors, CopyConfig, CopyRun, CopySource, make_nmf, run
 from torchpfc.experiments.recurrent_models import build_network
@@ -162,21 +163,9 @@ def test_few_mistakes_may_be_tolerated(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(asked) == 4  # it has made a mistake, and so has every other: that is enough
 
 
-def test_a_stopped_run_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     config = small(steps=6)
-    whole = [numbers(result) for result in run_small(tmp_path / "whole", 0, 1, config=config)]
-    examine = CopyRun.examine
-
-    def stopping(self: CopyRun, stats: Any) -> Any:
-        if stats.epoch == 2:
-            raise KeyboardInterrupt
-        return examine(self, stats)
-
-    monkeypatch.setattr(CopyRun, "examine", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        run_small(tmp_path / "stopped", 0, 1, config=config)
-    monkeypatch.setattr(CopyRun, "examine", examine)
-    assert [numbers(result) for result in run_small(tmp_path / "stopped", 0, 1, config=config)] == whole
+    assert_same_bits_when_stopped(CopyRun, 2, lambda folder: run_small(folder, 0, 1, config=config), tmp_path)
 
 
 def test_what_takes_longer_costs_more() -> None:

@@ -5,34 +5,19 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
-from tests.experiments.made import context, numbers
-from torchpfc import NMFRNN, FactorizedRNN
+from tests.experiments.made import context
+from tests.experiments.stopped import assert_same_bits_when_stopped
 from torchpfc.data.sequences import PATTERN
 from torchpfc.experiments import experiments
 from torchpfc.experiments.registry import Job
-from torchpfc.experiments.repeating_sequence import (
-    CHANGES,
-    ROUNDS,
-    RepeatingSequence,
-    TrainedSequence,
-    fast,
-    go_on,
-    is_pictured,
-    judge_generated,
-    judge_machine,
-    machine_curves,
-    repeat,
-    run,
-    slice_errors,
-)
+from torchpfc.experiments.repeating_sequence import CHANGES
 from torchpfc.experiments.results import Result
-from torchpfc.experiments.sequence_pictures import CELL, SPARE
+from torchpfc.experiments.sequence_judging import repeat
+from torchpfc.experiments.sequence_runs import NMFRun, is_pictured, run
+from torchpfc.experiments.sequence_settings import ROUNDS, RepeatingSequence, TrainedSequence, fast
 from torchpfc.nn import AllSlices, SliceBySlice
 from torchpfc.optim.alternating import ColumnCap, MeanOfMax
-from torchpfc.training import random_stream
 
 PICTURES = {"stacked_weights", "factorization_before", "factorization_after", "sequences"}
 
@@ -40,7 +25,7 @@ PICTURES = {"stacked_weights", "factorization_before", "factorization_after", "s
 @pytest.fixture(autouse=True)
 def short_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two repetitions are enough to see that something is measured."""
-    monkeypatch.setattr("torchpfc.experiments.repeating_sequence.MEASURED_REPEATS", 2)
+    monkeypatch.setattr("torchpfc.experiments.sequence_runs.MEASURED_REPEATS", 2)
 
 
 def rows() -> dict[str, Any]:
@@ -55,22 +40,6 @@ def small(**changes: Any) -> RepeatingSequence:
 def run_small(folder: Path, *seeds: int, config: Any = None, **changes: Any) -> list[Result]:
     config = small(**changes) if config is None else config
     return list(run([Job(config, seed) for seed in seeds], context(folder)))
-
-
-def machine(pattern: tuple[int, ...] = PATTERN, size: int = 40) -> NMFRNN:
-    """A network that knows a pattern by heart."""
-    rnn = NMFRNN(4, size, inference=SliceBySlice(60), dtype=torch.float64)
-    rnn.weight.fill_(1e-5)
-    count = len(pattern)
-    for place in range(count):
-        rnn.weight_x[pattern[place], place] = 1.0
-        rnn.weight_y[pattern[(place + 1) % count], place] = 1.0
-        rnn.weight_h[(place - 1) % count, place] = 1.0
-    return rnn
-
-
-def one_hot(symbols: Tensor) -> Tensor:
-    return F.one_hot(symbols, 4).double()
 
 
 # Settings and rows
@@ -140,83 +109,6 @@ def test_networks_stack_where_only_the_seed_differs() -> None:
     assert config.cost() < replace(config, starts=5).cost() and config.cost() < replace(config, num_basis=500).cost()
 
 
-# Measuring
-
-
-def test_a_machine_that_knows_the_pattern_is_recognised() -> None:
-    rnn = machine()
-    symbols = repeat(PATTERN, 3)
-    assert symbols.tolist() == [*PATTERN] * 3 + [0]
-    assert judge_machine(rnn, PATTERN) == {"columns": 25.0, "machine": 1.0}
-    generated = rnn.generate(one_hot(symbols[:15]), 50)
-    judged = judge_generated(generated, symbols)
-    assert judged["generated_accuracy"] == 100 and judged["generated_mse"] < 0.05
-    curves = machine_curves(rnn)
-    assert curves["machine_reads"] == [float(symbol) for symbol in PATTERN]
-    assert curves["machine_targets"] == [float(place) for place in range(25)]
-    assert curves["machine_sources"] == [24.0, *range(24)]
-    assert curves["machine_predicts"] == [float(symbol) for symbol in (*PATTERN[1:], PATTERN[0])]
-
-
-def test_a_machine_that_is_too_large_or_wrong_is_not() -> None:
-    twice = machine((*PATTERN, *PATTERN), 60)
-    assert judge_machine(twice, PATTERN) == {"columns": 50.0, "machine": 0.0}
-    other = machine()
-    other.weight_y[:, 3] = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
-    assert judge_machine(other, PATTERN)["machine"] == 0.0
-    symbols = repeat(PATTERN, 3)
-    wrong = one_hot(symbols[:65])
-    wrong[20] = wrong[21] = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
-    assert judge_generated(wrong, symbols)["generated_accuracy"] == 96
-
-
-def test_errors_of_slices_are_those_of_the_factorization() -> None:
-    rnn = NMFRNN(
-        4, 6, inference=SliceBySlice(5), init_range=(0.0, 0.5), dtype=torch.float64, generator=random_stream(0)
-    )
-    x, y = one_hot(repeat(PATTERN, 1))[:-1], one_hot(repeat(PATTERN, 1))[1:]
-    state = torch.rand(6, dtype=torch.float64, generator=random_stream(1))
-    for first in (None, state):
-        errors = slice_errors(rnn, x, y, first)
-        losses = NMFRNN.learn(pickled(rnn), x, y, state=first)
-        assert [part.mean().item() for part in errors] == pytest.approx([part.item() for part in losses])
-    stack = NMFRNN(4, 6, num_models=2, inference=SliceBySlice(5), dtype=torch.float64)
-    stack.weight.copy_(torch.stack([rnn.weight, 2 * rnn.weight]))
-    twins = slice_errors(stack, x.expand(2, 1, -1, -1), y.expand(2, 1, -1, -1), state.expand(2, 1, -1))
-    for part, alone in zip(twins, slice_errors(rnn, x, y, state), strict=True):
-        assert part.shape == (2, 25)
-        torch.testing.assert_close(part[0], alone)
-
-
-def pickled(rnn: NMFRNN) -> NMFRNN:
-    """A copy, whose weights may change."""
-    from copy import deepcopy
-
-    return deepcopy(rnn)
-
-
-def test_from_zeros_the_first_slices_cannot_be_predicted_and_the_last_can() -> None:
-    rnn = machine()
-    rnn.inference, rnn.rate_h = SliceBySlice(150), 1.0
-    x, y = one_hot(repeat(PATTERN, 5))[:-1], one_hot(repeat(PATTERN, 5))[1:]
-    errors = slice_errors(rnn, x, y, None)[0]
-    by_repetition = errors.view(5, 25).mean(1)
-    assert errors[0] == pytest.approx(0.25 / 4, rel=0.02)  # half of what is to be explained is missing
-    assert errors.mean() > 1e-3 and by_repetition[-1] < 1e-7
-    assert (by_repetition[1:3] < 0.2 * by_repetition[:2]).all()
-    carried = rnn.infer(x)[-1]
-    assert slice_errors(rnn, x, y, carried)[0].mean() < 1e-7
-
-
-def test_a_network_goes_on_with_what_it_predicts() -> None:
-    rnn = FactorizedRNN(4, 6, 4, dtype=torch.float64, init_range=(0.0, 0.5), generator=random_stream(0)).eval()
-    seed = one_hot(torch.tensor(PATTERN[:5]))
-    found = go_on(rnn, seed, 4)
-    assert found.shape == (9, 4) and torch.equal(found[:5], seed)
-    for length in (5, 8):
-        torch.testing.assert_close(rnn(found[:length])[0][-1], found[length])
-
-
 # Running
 
 
@@ -273,26 +165,6 @@ def test_first_runs_have_pictures_and_a_machine(tmp_path: Path) -> None:
     assert is_pictured(Job(replace(known, num_basis=50), 2)) and not is_pictured(Job(replace(known, starts=5), 0))
 
 
-def test_pictures_show_the_columns_in_use_and_a_few_others() -> None:
-    from torchpfc.experiments.sequence_pictures import pictures
-
-    rnn, symbols = machine(), repeat(PATTERN, 3)
-    generated = rnn.generate(one_hot(symbols[:15]), 50)
-    made = pictures(rnn, symbols, 15, generated)
-    sizes = {name: size_of(png) for name, png in made.items()}
-    shown = 25 + SPARE
-    height = CELL * (4 + shown + 4) + 2 + 2  # two lines between matrices, and a frame
-    assert sizes["stacked_weights"] == (CELL * shown + 2, height)
-    assert sizes["factorization_after"] == (CELL * (65 + 3 + shown + 3 + 65) + 2, height)
-    assert sizes["factorization_before"] == sizes["factorization_after"]
-    assert sizes["sequences"] == (CELL * 65 + 2, CELL * 12 + 2 + 2)
-
-
-def size_of(png: str) -> tuple[int, int]:
-    data = base64.b64decode(png)
-    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-
-
 @pytest.mark.parametrize("model", ["factorized", "vanilla"])
 def test_networks_that_learn_by_backpropagation(model: str, tmp_path: Path) -> None:
     config = TrainedSequence(
@@ -311,10 +183,10 @@ def test_networks_that_learn_by_backpropagation(model: str, tmp_path: Path) -> N
 
 def test_a_pattern_is_learned_exactly_in_a_small_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pattern = (0, 1, 1, 2, 0, 3)
-    monkeypatch.setattr("torchpfc.experiments.repeating_sequence.PATTERN", pattern)
+    monkeypatch.setattr("torchpfc.experiments.sequence_settings.PATTERN", pattern)
     change = {"passes": 100, "settling": 0.3, "final_iterations": 40, "threshold": 1e-2}
     config = replace(fast(RepeatingSequence(num_basis=30)), **change)
-    monkeypatch.setattr("torchpfc.experiments.repeating_sequence.MEASURED_REPEATS", 6)
+    monkeypatch.setattr("torchpfc.experiments.sequence_runs.MEASURED_REPEATS", 6)
     results = list(run([Job(config, seed) for seed in range(3)], context(tmp_path, precision="32")))
     assert sum(result.metrics["success"] for result in results) >= 2
     best = next(result for result in results if result.metrics["success"])
@@ -322,20 +194,6 @@ def test_a_pattern_is_learned_exactly_in_a_small_version(tmp_path: Path, monkeyp
     assert best.metrics["generated_accuracy"] == 100 and best.metrics["zero_state_mse"] > 1e-4
 
 
-def test_a_stopped_run_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchpfc.experiments.repeating_sequence import NMFRun
-
+def test_a_stopped_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     config = small(starts=2, carried=True)
-    whole = [numbers(result) for result in run_small(tmp_path / "whole", 0, 1, config=config)]
-    examine = NMFRun.examine
-
-    def stopping(self: NMFRun, stats: Any) -> Any:
-        if stats.epoch == ROUNDS + 2:
-            raise KeyboardInterrupt
-        return examine(self, stats)
-
-    monkeypatch.setattr(NMFRun, "examine", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        run_small(tmp_path / "stopped", 0, 1, config=config)
-    monkeypatch.setattr(NMFRun, "examine", examine)
-    assert [numbers(result) for result in run_small(tmp_path / "stopped", 0, 1, config=config)] == whole
+    assert_same_bits_when_stopped(NMFRun, ROUNDS + 2, lambda folder: run_small(folder, 0, 1, config=config), tmp_path)

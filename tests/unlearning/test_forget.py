@@ -1,17 +1,28 @@
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import nn
 
+from tests.unlearning.trained import (
+    BASIS,
+    BATCH_SIZE,
+    BATCHES,
+    COLUMNS,
+    IN,
+    KEPT,
+    MAKERS,
+    OUT,
+    WINDOW,
+    Trained,
+    make_block,
+    make_options,
+    seeded,
+)
 from torchpfc import (
     ADMM,
     FISTA,
@@ -19,81 +30,15 @@ from torchpfc import (
     Multiplicative,
     PFCBlock,
     ProjectedGradient,
-    ResidualPFC,
-    RMSprop,
     RMSpropSLW,
-    Windowed,
-    keep_nonnegative,
     stack_models,
 )
 from torchpfc.checkpoint import CorruptFileError
 from torchpfc.data.streams import Stream
 from torchpfc.optim.ledger import Ledger
 from torchpfc.solvers import Solver, default_adjoint
-from torchpfc.training import SquaredErrors, WarmCodes, fit
-from torchpfc.unlearning import fingerprint, forget, keep_forgotten, load_ledger, save_ledger
-
-IN, OUT, BASIS, BATCHES, BATCH_SIZE = 6, 3, 16, 6, 4
-WINDOW: dict[str, Any] = {"width": 4, "sweep_speed": 2}
-COLUMNS = range(4, 10)  # what batches 2 and 3 could write
-KEPT = [0, 1, 2, 3, *range(10, 16)]
-
-MAKERS: dict[str, Callable[..., Optimizer]] = {
-    "RMSprop": lambda params: RMSprop(params, lr=1e-2, weight_decay=1e-3),
-    "RMSpropSLW": lambda params: RMSpropSLW(params, lr=1e-2, weight_decay=1e-3, **WINDOW),
-    "windowed Adam": lambda params: Windowed(torch.optim.Adam(params, lr=1e-2, amsgrad=True), **WINDOW),
-    "SGD": lambda params: torch.optim.SGD(params, lr=1e-1, momentum=0.9),
-}
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def make_options(**options: Any) -> dict[str, Any]:
-    return {"solver": FISTA.paper(8), "init_range": (0.0, 0.5), "dtype": torch.float64, **options}
-
-
-def make_block(seed: int = 0, **options: Any) -> PFCBlock:
-    return PFCBlock(IN, OUT, BASIS, generator=seeded(seed), **make_options(**options))
-
-
-def make_stream() -> Stream:
-    count = BATCHES * BATCH_SIZE
-    x = torch.rand(count, IN, generator=seeded(1), dtype=torch.float64)
-    return Stream(x, torch.eye(OUT, dtype=torch.float64).repeat(count, 1)[:count], batch_size=BATCH_SIZE)
-
-
-class Trained:
-    """A model after one epoch through a window."""
-
-    def __init__(self, model: nn.Module, kind: str = "RMSpropSLW", *, nonnegative: bool = True) -> None:
-        self.model, self.stream, self.ledger = model, make_stream(), Ledger()
-        self.codes = WarmCodes(model, len(self.stream.x))
-        self.optimizer = MAKERS[kind](model.parameters())
-        if nonnegative:
-            keep_nonnegative(model, self.optimizer)
-        self.ledger.watch(self.optimizer)
-        self.train()
-
-    def train(self) -> None:
-        batches = self.ledger.follow(self.stream)
-        list(fit(self.model, self.optimizer, batches, SquaredErrors(), epochs=1, codes=self.codes))
-        if isinstance(self.optimizer, RMSpropSLW | Windowed):
-            self.optimizer.reset_window()
-
-    def forget(self, **what: Any) -> Any:
-        if "examples" not in what:
-            what.setdefault("batches", [2, 3])
-        return forget(self.model, self.ledger, optimizer=self.optimizer, codes=self.codes, **what)
-
-    def column_state(self) -> list[Tensor]:
-        return [
-            value
-            for p in self.model.parameters()
-            for value in self.optimizer.state[p].values()
-            if isinstance(value, Tensor) and value.shape == p.shape
-        ]
+from torchpfc.training import WarmCodes
+from torchpfc.unlearning import fingerprint, forget, load_ledger, save_ledger
 
 
 def built_without(block: PFCBlock, columns: range) -> PFCBlock:
@@ -230,125 +175,6 @@ def test_a_gradient_of_before_is_not_applied_later() -> None:
     run.model(run.stream.x).sum().backward()
     run.forget(how="reinitialize")
     assert all(p.grad is None for p in run.model.parameters())
-
-
-# Coming back
-
-
-@pytest.mark.parametrize("kind", ["RMSprop", "RMSpropSLW"])
-def test_without_a_keeper_training_brings_columns_back(kind: str) -> None:
-    """Why `keep_forgotten` is there: codes at the floor give columns of zeros a gradient."""
-    run = Trained(make_block(), "RMSpropSLW")
-    forget(run.model, run.ledger, batches=[2, 3])
-    optimizer = MAKERS[kind](run.model.parameters())
-    keep_nonnegative(run.model, optimizer)
-    list(fit(run.model, optimizer, run.stream, SquaredErrors(), epochs=1))
-    assert run.model.weight_y[:, COLUMNS].any()
-
-
-@pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("nonnegative", ["before", "after", "never"])
-def test_training_on_does_not_bring_columns_back(kind: str, nonnegative: str) -> None:
-    run = Trained(make_block(nonnegative=nonnegative != "never"), nonnegative=nonnegative != "never")
-    run.forget()
-    run.optimizer = MAKERS[kind](run.model.parameters())
-    run.ledger.watch(run.optimizer)
-    if nonnegative == "before":
-        keep_nonnegative(run.model, run.optimizer)
-    keep_forgotten(run.model, run.optimizer)
-    if nonnegative == "after":
-        keep_nonnegative(run.model, run.optimizer)
-    before = run.model.weight_x.detach().clone()
-    for _ in range(3):
-        run.train()
-    assert not torch.equal(before, run.model.weight_x)
-    for value in [*run.model.parameters(), *run.column_state()]:
-        assert not value[:, COLUMNS].any()
-
-
-@settings(max_examples=10)
-@given(
-    batches=st.sets(st.integers(0, BATCHES - 1), min_size=1, max_size=3),
-    residual=st.booleans(),
-    position=st.floats(0, 12),
-    growing=st.booleans(),
-)
-def test_forgotten_columns_stay_zero_wherever_the_window_goes(
-    batches: set[int], residual: bool, position: float, growing: bool
-) -> None:
-    model = ResidualPFC(IN, OUT, BASIS, generator=seeded(0), **make_options()) if residual else make_block()
-    run = Trained(model)
-    blocks = list(model.blocks) if residual else [model]
-
-    def grow(missing: int) -> None:
-        for block in blocks:
-            block.add_basis(missing, optimizer=run.optimizer, generator=seeded(block.num_basis))
-
-    columns = [column for part in run.ledger.columns_of(batches) for column in part]
-    run.forget(batches=batches)
-    run.codes = None
-    run.optimizer.grow = grow
-    run.optimizer.reset_window(position if growing else 0)
-    run.train()
-    for value in [*model.parameters(), *run.column_state()]:
-        assert not value[:, columns].any()
-    assert all(p[:, BASIS:].all() for p in model.parameters())  # the new ones are none of them
-
-
-def test_a_closure_does_not_bring_columns_back() -> None:
-    run = Trained(make_block())
-    run.forget()
-
-    def closure() -> float:
-        run.optimizer.zero_grad()
-        loss = F.mse_loss(run.model(run.stream.x), run.stream.target)
-        loss.backward()
-        return loss.item()
-
-    run.optimizer.reset_window(COLUMNS.start)
-    with run.ledger.batch(100):
-        run.optimizer.step(closure)
-    assert not run.model.weight_y[:, COLUMNS].any()
-
-
-@pytest.mark.parametrize("name", ["weight_x", "weight_y"])
-def test_a_column_that_is_zero_in_one_weight_is_not_forgotten(name: str) -> None:
-    block = make_block(nonnegative=False)
-    with torch.no_grad():
-        block.get_parameter(name)[:, 0] = 0
-    optimizer = MAKERS["RMSprop"](block.parameters())
-    keep_forgotten(block, optimizer)
-    F.mse_loss(block(make_stream().x), make_stream().target).backward()
-    optimizer.step()
-    assert block.weight_y[:, 0].any()
-
-
-def test_keeping_is_done_once_and_ends_with_its_handle() -> None:
-    block = make_block()
-    optimizer = MAKERS["RMSprop"](block.parameters())
-    keeper = keep_forgotten(block, optimizer)
-    assert keep_forgotten(block, optimizer) is keeper
-    assert keep_forgotten(nn.Sequential(block), optimizer) is not keeper
-    keeper.remove()
-    keep_forgotten(block, optimizer).remove()
-    optimizer = MAKERS["RMSprop"](block.parameters())
-    keep_forgotten(block, optimizer).remove()
-    with torch.no_grad():
-        for p in block.parameters():
-            p[:, 0] = 0
-    F.mse_loss(block(make_stream().x), make_stream().target).backward()
-    optimizer.step()
-    assert block.weight_y[:, 0].any()
-
-
-def test_a_column_that_was_drawn_anew_may_learn() -> None:
-    run = Trained(make_block())
-    run.forget(how="reinitialize")
-    assert run.ledger.columns_of([2, 3]) == ()
-    before = run.model.weight_x.detach().clone()
-    run.train()
-    assert (before != run.model.weight_x)[:, COLUMNS].any(0).all()
-    assert run.ledger.columns_of([2, 3]) == (COLUMNS,)
 
 
 # The report

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from torchpfc.data.sequences import CopyTask
-from torchpfc.experiments.recurrent_models import NETWORKS, SequenceErrors, build_network
+from torchpfc.experiments.recurrent_models import NETWORKS, SequenceErrors
 from torchpfc.experiments.recurrent_training import (
     Examined,
     Found,
-    GradientLearner,
     Learner,
     NMFLearner,
     RecurrentRun,
@@ -184,28 +183,11 @@ class CopyRun(RecurrentRun):
                 dtype=self.dtype,
                 mask=task.asked,
             )
-        networks = [
-            build_network(
-                config.model,
-                task.input_size,
-                config.num_basis,
-                task.num_symbols,
-                bptt=config.bptt,
-                nonnegative=config.nonnegative,
-                iterations=config.iterations,
-                init_high=config.init_high,
-                generator=random_stream(job.seed, "weights"),
-            )
-            for job in self.jobs
-        ]
-        weight = config.reconstruction_weight if config.model == "factorized" else 0.0
-        return GradientLearner(
-            networks,
-            AskedErrors(task.num_tokens, weight),
-            lr=config.lr,
-            weight_decay=config.weight_decay,
-            device=self.device,
-            dtype=self.dtype,
+        return self.gradient_learner(
+            task.input_size,
+            task.num_symbols,
+            lambda weight: AskedErrors(task.num_tokens, weight),
+            init_high=config.init_high,
         )
 
     def num_rounds(self) -> int:

@@ -1,16 +1,42 @@
-"""Elastic weight consolidation: which weights of a perceptron the tasks so far need."""
+"""Elastic weight consolidation: which weights of a perceptron the tasks so far need, and a loss that holds them."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from torchpfc.experiments.phases import PhaseRun
 from torchpfc.nn import MLP
+from torchpfc.training import Objective
+
+if TYPE_CHECKING:
+    from torchpfc.experiments.phases import PhaseRun
 
 _ROWS_AT_ONCE = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Anchored:
+    r"""A loss that holds weights where earlier phases need them, $\tfrac\lambda2 \sum_t F_t (w - w_t)^2$ (EWC).
+
+    The sum over phases is kept as $\sum_t F_t$ and $\sum_t F_t w_t$, by the names of the parameters.
+    """
+
+    objective: Objective
+    kept: dict[str, Tensor]
+    penalty: float
+
+    def __call__(self, model: nn.Module, x: Tensor, target: Tensor) -> Any:
+        """Applies the model and measures it."""
+        scored = self.objective(model, x, target)
+        loss = scored.loss
+        for name, p in model.named_parameters():
+            pull = self.kept[f"importance.{name}"] * p - 2 * self.kept[f"anchor.{name}"]
+            loss = loss + 0.5 * self.penalty * (pull * p).flatten(1).sum(1)
+        return scored._replace(loss=loss)
 
 
 @torch.no_grad()

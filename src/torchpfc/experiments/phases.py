@@ -19,12 +19,13 @@ from torch.optim import Optimizer
 from torchpfc.checkpoint import save_checkpoint
 from torchpfc.data.images import ImageData, load_images
 from torchpfc.experiments.devices import dtype_of
+from torchpfc.experiments.elastic import Anchored
 from torchpfc.experiments.image_training import rows_at_once, solving
 from torchpfc.experiments.progress import Ticking
 from torchpfc.experiments.registry import Job
-from torchpfc.nn import MLP, PFCBlock, keep_nonnegative, stack_models, unstack_models
+from torchpfc.experiments.windows import columns_reached, make_optimizer, num_units
+from torchpfc.nn import PFCBlock, stack_models, unstack_models
 from torchpfc.nn.stack import select_models_
-from torchpfc.optim import RMSprop
 from torchpfc.optim.stacked_slw import StackedRMSpropSLW
 from torchpfc.solvers import ConvergenceWarning, Solver
 from torchpfc.training import (
@@ -202,7 +203,7 @@ class PhaseRun:
         if not isinstance(self.optimizer, StackedRMSpropSLW):
             return torch.zeros(len(self.members), dtype=torch.bool)
         steps = self.train_rows[self.phase].shape[1] // self.config.batch_size
-        have = _units(self.stack)
+        have = num_units(self.stack)
         needs = [self.optimizer.columns_after(position, steps) for position in self.optimizer.positions]
         return torch.tensor([need > have for need in needs])
 
@@ -252,7 +253,7 @@ class PhaseRun:
                     record.matrix.append([])
                 record.matrix[-1].append(100 * accuracy)
         for record, position in zip(self.records, self.best_positions, strict=True):
-            record.columns.append(float(columns_reached(_units(self.stack), self.config, position)))
+            record.columns.append(float(columns_reached(self.stack, self.config, position)))
         self.lessons.after_phase(self)
 
     def _images_of_phases(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -367,27 +368,6 @@ class PhaseRun:
         self.stopping.load_state_dict(state["stopping"])
 
 
-@dataclass(frozen=True, eq=False)
-class Anchored:
-    r"""A loss that holds weights where earlier phases need them, $\tfrac\lambda2 \sum_t F_t (w - w_t)^2$ (EWC).
-
-    The sum over phases is kept as $\sum_t F_t$ and $\sum_t F_t w_t$, by the names of the parameters.
-    """
-
-    objective: Objective
-    kept: dict[str, Tensor]
-    penalty: float
-
-    def __call__(self, model: nn.Module, x: Tensor, target: Tensor) -> Any:
-        """Applies the model and measures it."""
-        scored = self.objective(model, x, target)
-        loss = scored.loss
-        for name, p in model.named_parameters():
-            pull = self.kept[f"importance.{name}"] * p - 2 * self.kept[f"anchor.{name}"]
-            loss = loss + 0.5 * self.penalty * (pull * p).flatten(1).sum(1)
-        return scored._replace(loss=loss)
-
-
 class _Changed:
     """The batches of a stream, changed on their way."""
 
@@ -399,41 +379,3 @@ class _Changed:
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(self._change(self._batches))
-
-
-def make_optimizer(stack: nn.Module, config: Any) -> Optimizer:
-    """RMSprop for a stack, with a window for each model where the config has one."""
-    options = {"lr": config.lr, "weight_decay": config.weight_decay}
-    optimizer: Optimizer
-    if not config.width:
-        optimizer = RMSprop(stack.parameters(), **options)
-    else:
-        optimizer = StackedRMSpropSLW(
-            window_groups(stack), width=config.width, sweep_speed=config.sweep_speed, **options
-        )
-    if config.nonnegative:
-        keep_nonnegative(stack, optimizer)
-    return optimizer
-
-
-def window_groups(stack: nn.Module) -> list[dict[str, Any]]:
-    """The parameters that a window passes over, each with the dimension that counts the units.
-
-    Those of a perceptron are its hidden units. What all of them share, the bias of the output, stays as it is.
-    """
-    if not isinstance(stack, MLP):
-        return [{"params": list(stack.parameters())}]
-    rows, columns = [stack.hidden.weight], [stack.hidden.bias, stack.output.weight]
-    stack.output.bias.requires_grad_(False)
-    return [{"params": rows, "dim": -2}, {"params": columns, "dim": -1}]
-
-
-def columns_reached(units: int, config: Any, position: float) -> int:
-    """How many columns, or hidden units, steps could change before the window came to a position."""
-    if not config.width:
-        return units
-    return min(units, int(position - config.sweep_speed + config.width)) if position > 0 else 0
-
-
-def _units(stack: nn.Module) -> int:
-    return int(max(p.shape[-1] for name, p in stack.named_parameters() if name.endswith(("weight_x", "output.weight"))))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from torchpfc.checkpoint import save_checkpoint
 from torchpfc.experiments.devices import dtype_of
+from torchpfc.experiments.recurrent_models import build_network
 from torchpfc.experiments.registry import Job, settings
 from torchpfc.experiments.results import Result
 from torchpfc.nn import NMFRNN, PFCBlock, keep_nonnegative, stack_models, unstack_models
@@ -243,6 +244,7 @@ class Found:
     metrics: dict[str, float]
     curves: dict[str, list[float]] = field(default_factory=dict)
     images: dict[str, str] = field(default_factory=dict)
+    sounds: dict[str, str] = field(default_factory=dict)
     data: dict[str, str] = field(default_factory=dict)
 
 
@@ -274,6 +276,46 @@ class RecurrentRun(ABC):
     @abstractmethod
     def build(self) -> Learner:
         """All networks as they begin."""
+
+    def gradient_learner(
+        self,
+        input_size: int,
+        output_size: int,
+        objective: Callable[[float], Objective],
+        *,
+        init_high: float | None = None,
+    ) -> GradientLearner:
+        """All networks as they begin, where they learn by backpropagation.
+
+        Args:
+            input_size: Size of the input of a slice.
+            output_size: Size of the output of a slice.
+            objective: Makes the loss from what errors of reconstruction count, which is 0 where there are none.
+            init_high: Width of the range that weights start from; None takes the published one.
+        """
+        config = self.config
+        networks = [
+            build_network(
+                config.model,
+                input_size,
+                config.num_basis,
+                output_size,
+                bptt=config.bptt,
+                nonnegative=config.nonnegative,
+                iterations=config.iterations,
+                init_high=init_high,
+                generator=random_stream(job.seed, "weights"),
+            )
+            for job in self.jobs
+        ]
+        return GradientLearner(
+            networks,
+            objective(config.reconstruction_weight if config.model == "factorized" else 0.0),
+            lr=config.lr,
+            weight_decay=config.weight_decay,
+            device=self.device,
+            dtype=self.dtype,
+        )
 
     @abstractmethod
     def num_rounds(self) -> int:
@@ -346,6 +388,7 @@ class RecurrentRun(ABC):
             metrics=taken | found.metrics,
             curves=self.history[i] | found.curves,
             images=found.images,
+            sounds=found.sounds,
             data=found.data,
             seconds=self.seconds[i],
             **self.context.provenance(len(self.jobs)),

@@ -33,8 +33,10 @@ class Result:
     """Numbers to draw: one per epoch, or one per value of another curve."""
     images: Mapping[str, str] = field(default_factory=dict)
     """PNG files in base64."""
+    sounds: Mapping[str, str] = field(default_factory=dict)
+    """MP3 files in base64."""
     data: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the pixels of each data set, by its name."""
+    """SHA-256 of the pixels or samples of each data set, by its name."""
     versions: Mapping[str, str] = field(default_factory=dict)
     hardware: Mapping[str, Any] = field(default_factory=dict)
     """Processor, GPU, precision, number of processes, and how many models were trained at once."""
