@@ -22,8 +22,8 @@ PIP_INSTALL = -m pip install --disable-pip-version-check --no-input -c constrain
 help:
 	@echo "make demo    train on handwritten digits, look at the result in torchpfc-demo.html"
 	@echo "make test    run the tests and print the coverage"
-	@echo "make browser-test   try the explorer in Chromium"
-	@echo "make check   all that CI runs: lint, types, imports, core, test, docs"
+	@echo "make check   what CI runs first: lint, types, imports, core, test, docs"
+	@echo "make browser-test   what CI runs then: the explorer in Chromium"
 	@echo "make core    try the package with torch and numpy alone"
 	@echo "make docs    build the documentation into site/"
 	@echo "make bench   run the benchmarks"
@@ -36,7 +36,8 @@ test: $(VENV)/.stamp-dev
 	OMP_NUM_THREADS=1 $(PY) -m pytest --cov -n auto --dist worksteal $(ARGS)
 
 browser-test: $(VENV)/.stamp-browser
-	@command -v chromium chromium-browser >/dev/null || { echo "browser-test needs Chromium: apt install chromium" >&2; exit 1; }
+	@command -v "$${TORCHPFC_CHROMIUM:-chromium}" chromium-browser >/dev/null || { \
+		echo "browser-test needs Chromium: apt install chromium, or name it: TORCHPFC_CHROMIUM=/path/to/it" >&2; exit 1; }
 	$(PY) -m pytest tests/explorer/test_browser.py $(ARGS)
 
 check: lint types imports core test docs

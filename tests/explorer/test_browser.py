@@ -1,15 +1,16 @@
 """The page in a real browser. Needs Playwright and Chromium (`make browser-test`); skipped where they are missing."""
 
+import json
 import os
 import re
 import shutil
-import socket
 import threading
 from pathlib import Path
 
 import pytest
 import uvicorn
 
+from torchpfc.explorer import listen
 from torchpfc.explorer.loading import Loaded, load
 from torchpfc.explorer.server import create_app
 from torchpfc.explorer.session import Session
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
 PICTURES = os.environ.get("TORCHPFC_SCREENSHOTS")
 MOST_MILLISECONDS = float(os.environ.get("TORCHPFC_MOST_MILLISECONDS", "200"))
-"""What an interaction may take, the best of three times: other work on the machine is not the page's fault."""
+"""What an interaction may take, in the quickest of five tries: other work on the machine can only add to it."""
 
 
 class Served:
@@ -28,7 +29,7 @@ class Served:
 
     def __init__(self, loaded: Loaded) -> None:
         self.session = Session(loaded)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = listen("127.0.0.1", 0)
         self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
         self._server = uvicorn.Server(uvicorn.Config(create_app(self.session), log_level="warning"))
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]})
@@ -104,6 +105,13 @@ def test_parts_can_be_sorted_and_looked_at(open_page, served):
     page.get_by_role("radio", name="Use").check()
     usage = [float(tiles.nth(k).inner_text().removesuffix(" %")) for k in range(0, 180, 20)]
     assert usage == sorted(usage, reverse=True)
+    page.get_by_role("radio", name="Class").check()
+    outputs = {part.column: part.output for part in served.session.parts()}
+    listed = [outputs[int(part)] for part in tiles.evaluate_all("all => all.map((tile) => tile.dataset.part)")]
+    assert listed == sorted(listed)
+    page.get_by_role("combobox", name="Class").select_option("3")
+    assert tiles.count() == listed.count(3) > 0
+    page.get_by_role("combobox", name="Class").select_option("all")
     tiles.nth(0).click()
     page.wait_for_selector("aside:not([hidden])")
     number = int(page.locator("aside h3").inner_text().removeprefix("Part "))
@@ -212,35 +220,73 @@ def test_forgetting_changes_the_accuracy_and_undo_brings_it_back(open_page, serv
     with page.expect_download() as download:
         page.get_by_text("Download the report").click()
     assert download.value.suggested_filename == "torchpfc-forget-report.json"
+    assert json.loads(download.value.path().read_text("utf-8"))["changes"][0]["batches"] == [9, 10, 11]
     page.locator("#undo").click()
     page.wait_for_selector("#changed", state="hidden")
     assert page.locator("#summary").inner_text() == before
 
 
-def test_a_second_model_shows_other_numbers(open_page, served, tmp_path):
-    from sklearn.datasets import load_digits
+def test_a_class_can_be_forgotten_from_the_address_of_its_batches(open_page, served):
+    page = open_page(served, "forget/9,10,11")
+    settle(page)
+    assert page.get_by_role("button", name="Class 3: ").get_attribute("aria-pressed") == "true"
+    page.get_by_role("button", name="Forget them in the copy").click()
+    page.wait_for_selector("#undo")
+    settle(page)
+    assert page.locator(".chips [data-batch='9']").is_disabled()
+    assert "Nothing is changed until you say so" in page.locator(".preview").inner_text()
+    page.get_by_role("button", name="Class 5: ").click()
+    page.get_by_role("button", name="Forget them in the copy").click()
+    page.wait_for_selector(".chips [data-batch='15'][disabled]")
+    assert read(page.locator("#changed span").inner_text()) == [9, 11, 15, 17]
+
+
+def read(text):
+    """The numbers in some text; percentages as shares."""
+    found = re.findall(r"(−?)(\d[\d,]*\.?\d*(?:e-\d+)?)( %)?", text)
+    return [float(f"{sign and '-'}{digits}".replace(",", "")) / (100 if unit else 1) for sign, digits, unit in found]
+
+
+def look_around(page, served):
+    """Numbers of every view, each with what the library says."""
+    session = served.session
+    model, part, view, forget = session.model(), session.part(25), session.explain(example=0), session.preview([0])
+
+    def see(name, place):
+        page.goto(f"{served.address}#{name}")
+        settle(page)
+        return " ".join(page.locator(place).all_inner_texts())
+
+    about = [model.num_features, len(model.outputs), model.num_batches]
+    yield read(see("parts/25", "#summary")), [model.num_parts, model.accuracy.overall, model.num_examples]
+    yield read(see("parts/25", "#facts"))[:3], about
+    yield [see("parts/25", "#facts").split("sha256 ")[1][:16]], [model.sha256[:16]]
+    yield read(see("parts/25", "aside dl.short")), [part.usage, part.mean_amount, part.first_step]
+    yield read(see("input/0", ".summand:last-child span")), [view.unexplained]
+    yield read(re.search(r"p [=<] [\d.]+", see("input/0", ".said .note"))[0]), [view.recognition]
+    yield [read(see("input/0", ".said .value"))], [view.y]
+    accuracies = [stage.accuracy.overall for stage in session.time().stages]
+    yield [[x / 100 for x in read(see("time", ".matrix td.wins"))]], [accuracies]
+    seen = [forget.share, forget.num_columns, model.num_parts, forget.before.overall, forget.after.overall]
+    yield read(see("forget/0", ".preview .facts"))[:5], seen
+
+
+def test_a_second_model_changes_every_number(open_page, served, tmp_path):
+    from sklearn.datasets import load_wine
 
     from torchpfc.sklearn import PFCClassifier
 
-    x, y = load_digits(return_X_y=True)
+    x, y = load_wine(return_X_y=True)
     model = PFCClassifier(parts_per_batch=20, random_state=1)
-    for rows in (slice(0, 700), slice(700, 1400)):
-        model.partial_fit(x[rows], y[rows], classes=range(10))
+    for label in range(3):
+        model.partial_fit((x / x.max(0))[y == label], y[y == label], classes=range(3))
     model.save_pretrained(tmp_path / "second")
     with Served(load(tmp_path / "second")) as second:
-        shown = []
-        for server in (served, second):
-            page = open_page(server, "parts/0")
-            page.wait_for_selector("aside:not([hidden])")
-            texts = [page.locator(place).inner_text() for place in ("#title", "#summary", "#facts", ".atlas", "aside")]
-            page.goto(f"{server.address}#input/0")
-            page.wait_for_selector("table.sum tbody tr")
-            texts += [page.locator(place).inner_text() for place in (".said", "table.sum")]
-            page.goto(f"{server.address}#time")
-            page.wait_for_selector(".matrix")
-            texts.append(page.locator(".matrix").inner_text())
-            shown.append(texts)
-        assert all(one != other for one, other in zip(*shown, strict=True))
+        found = [list(look_around(open_page(server), server)) for server in (served, second)]
+    for (first, expected_first), (other, expected_other) in zip(*found, strict=True):
+        for shown, expected in ((first, expected_first), (other, expected_other)):
+            assert shown == [each if isinstance(each, str) else pytest.approx(each, abs=6e-4) for each in expected]
+        assert all(one != another for one, another in zip(first, other, strict=True)), (first, other)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -265,28 +311,77 @@ def test_everything_that_can_be_used_has_a_name(open_page, served):
         assert nameless == []
 
 
-def test_interactions_are_quick(open_page, served):
-    page = open_page(served, "input/4")
-    page.wait_for_selector("table.sum tbody tr")
+MEASURE = """async ({ selector, value, key, place }) => {
+    const frame = () => new Promise(requestAnimationFrame);
+    const shown = () => [...document.querySelectorAll(place)].map((element) => element.textContent).join();
+    const element = document.querySelector(selector);
+    const before = shown();
+    const start = performance.now();
+    if (key) element.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    else if (value !== undefined) {
+        element.value = value;
+        element.dispatchEvent(new Event("input", { bubbles: true }));
+    } else element.click();
+    const waits = () => shown() === before || document.documentElement.dataset.pending !== "0";
+    while (waits() && performance.now() - start < 10000) await frame();
+    await frame();
+    await frame(); // the first begins before anything is drawn, the second after
+    return performance.now() - start;
+}"""
+"""Does something on the page, and says how many milliseconds pass until a place has changed, all answers are there, and
+what came of it is drawn."""
+
+
+def click(selector, place):
+    return {"selector": selector, "place": place}
+
+
+def press(selector, key, place):
+    return {"selector": selector, "key": key, "place": place}
+
+
+def slide(selector, value, place):
+    return {"selector": selector, "value": str(value), "place": place}
+
+
+SHOWN = "main > :not([hidden])"
+
+INTERACTIONS = {
+    "opening a part": ("parts", [[click(f"[data-part='{k}']", "aside")] for k in (3, 50, 120, 7, 90)]),
+    "sorting parts": ("parts", [[click(f"[name=order][value={by}]", ".atlas") for by in ("use", "age", "class")]] * 5),
+    "picking an example": ("input", [[click(f"[data-example='{k}']", "table.sum")] for k in (1, 2, 3, 4, 5)]),
+    "changing an amount": ("input/4", [[slide(".term input", x, ".said")] for x in (0, 150, 50, 200, 20)]),
+    "letting the others adapt": (
+        "input/4",
+        [
+            [slide(".term input", x, ".said"), click("[value=adapt]", ".said"), click("[value=stay]", ".said")]
+            for x in (0, 150, 50, 200, 20)
+        ],
+    ),
+    "drawing and erasing": ("input/draw", [[press(".board", key, "table.sum") for key in (" ", "Delete")]] * 5),
+    "moving through time": ("time", [[slide(".scrub input", stage, ".told")] for stage in (1, 5, 3, 8, 2)]),
+    "choosing batches": ("forget", [[click(f"[data-batch='{k}']", ".preview")] for k in (4, 5, 12, 20, 29)]),
+    "forgetting, seeing what has changed, and taking it back": (
+        "forget",
+        [
+            [
+                click(f"[data-batch='{k}']", ".preview"),
+                click(".preview button.strong", "#summary"),
+                *(click(f"nav [href='#{view}']", SHOWN) for view in ("time", "input", "parts", "forget")),
+                click("#undo", "#summary"),
+            ]
+            for k in (4, 5, 12, 20, 29)
+        ],
+    ),
+}
+"""What somebody does on the page: where, and five times over the steps that it takes."""
+
+
+@pytest.mark.parametrize("name", INTERACTIONS)
+def test_an_interaction_is_quick(open_page, served, name):
+    view, rounds = INTERACTIONS[name]
+    page = open_page(served, view)
     settle(page)
-    script = """async (bodies) => {
-        const times = [];
-        for (const [path, body] of bodies) {
-            const start = performance.now();
-            const answer = await fetch(path, body === null ? {} : {
-                method: "POST", headers: {"content-type": "application/json"}, body: JSON.stringify(body)});
-            await answer.json();
-            times.push(performance.now() - start);
-        }
-        return times;
-    }"""
-    asked = [
-        ["/api/explain", {"example": 5}],
-        ["/api/explain", {"example": 5, "factors": [{"part": 90, "factor": 0}], "adapt": True}],
-        ["/api/parts/7", None],
-        ["/api/parts", None],
-        ["/api/examples?limit=30", None],
-        ["/api/forget/preview", {"batches": [4]}],
-    ]
-    times = list(map(min, zip(*(page.evaluate(script, asked) for _ in range(3)), strict=True)))
-    assert max(times) < MOST_MILLISECONDS, dict(zip([path for path, _ in asked], times, strict=True))
+    times = [[page.evaluate(MEASURE, step) for step in steps] for steps in rounds]
+    slowest = max(map(min, zip(*times, strict=True)))
+    assert slowest < MOST_MILLISECONDS, times

@@ -29,6 +29,13 @@ def test_the_socket_is_open_on_one_address_only():
         assert listener.getsockname()[0] == "127.0.0.1"
 
 
+def test_no_answer_waits_for_an_acknowledgement():
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 @pytest.mark.parametrize(
     ("header", "host", "own"),
     [

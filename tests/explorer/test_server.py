@@ -196,18 +196,34 @@ def test_open_to_a_network_it_answers_to_numbers_but_not_to_foreign_names(sessio
     assert client.get("/api/model", headers={"host": "evil.example"}).status_code == 400
 
 
-def test_a_hundred_at_once_are_all_answered(client):
+def at_once(ask):
+    """What a hundred threads are answered that all ask at the same time."""
     found = []
-
-    def ask(k):
-        path = ("/api/explain", "/api/forget/preview")[k % 25 == 0]
-        body = {"batches": [k % 30]} if k % 25 == 0 else {"example": k}
-        found.append(client.post(path, json=body).status_code)
-
-    threads = [threading.Thread(target=ask, args=(k,)) for k in range(100)]
+    threads = [threading.Thread(target=lambda k=k: found.append(ask(k).status_code)) for k in range(100)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [200] * 100
+    return found
+
+
+def test_a_hundred_at_once_are_all_answered(client):
+    def ask(k):
+        path = ("/api/explain", "/api/forget/preview")[k % 25 == 0]
+        return client.post(path, json={"batches": [k % 30]} if k % 25 == 0 else {"example": k})
+
+    assert at_once(ask) == [200] * 100
     assert client.get("/api/model").json()["version"] == 0
+
+
+def test_a_hundred_hostile_questions_at_once_are_all_refused_and_the_server_goes_on(client):
+    bodies = [b'{"values": [NaN]}', b'{"example": "0"}', b"{" * 1000, b" " * (MOST_BYTES + 1), b'{"batches": [true]}']
+
+    def ask(k):
+        path = ("/api/explain", "/api/forget", "/api/forget/preview", "/..%2f..%2fetc%2fpasswd")[k % 4]
+        return client.post(path, content=bodies[k % 5], headers=JSON)
+
+    found = at_once(ask)
+    assert len(found) == 100 and all(400 <= status < 500 for status in found)
+    assert client.get("/api/model").json()["version"] == 0
+    assert client.post("/api/explain", json={"example": 0}).status_code == 200

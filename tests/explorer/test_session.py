@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from torchpfc.explorer.session import Session
 from torchpfc.explorer.views import SHOWN_TERMS, stages_of, writers
 from torchpfc.interpret import counterfactual, describe_columns
 from torchpfc.unlearning import fingerprint
@@ -138,6 +139,14 @@ def test_a_preview_is_what_forgetting_does_and_changes_nothing(session):
     assert {part.column for part in session.parts() if part.gone} == {
         c for a, b in preview.columns for c in range(a, b)
     }
+
+
+def test_a_preview_of_another_state_is_not_what_forgetting_does(session, loaded):
+    session.forget([9])
+    session.preview([12])
+    session.undo()
+    assert session.forget([12]) == Session(loaded).forget([12])
+    assert session.model().forgotten == [12]
 
 
 def test_forgetting_is_that_of_the_library(session, loaded):

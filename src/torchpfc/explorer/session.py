@@ -90,6 +90,12 @@ class Snapshot:
         return writers(self.subject)
 
     @cached_property
+    def atlas(self) -> list[PartView]:
+        """All columns, in the order of their numbers."""
+        pairs = zip(self.columns.columns, self.parts, self.writers, strict=True)
+        return [part_view(column, values, self.subject.ledger.first_step(ids)) for column, values, ids in pairs]
+
+    @cached_property
     def sha256(self) -> str:
         """Over all weights."""
         return fingerprint(self.subject.block)
@@ -140,6 +146,10 @@ class Snapshot:
         return measure(answers, self.examples.labels, len(self.subject.outputs))
 
 
+Tried = tuple[Snapshot, ForgetView, ForgetReport]
+"""A copy of a model that has forgotten something, and what that did."""
+
+
 class Session:
     """A model that is being explored: everything the page can ask for.
 
@@ -166,6 +176,7 @@ class Session:
         self._forgotten: list[int] = []
         self._reports: list[tuple[ForgetReport, ForgetView]] = []
         self._version = 0
+        self._tried: tuple[tuple[int, tuple[int, ...]], Tried] | None = None
         self._lock = threading.RLock()  # requests come in threads, and torch modules are not made for that
 
     @property
@@ -203,9 +214,7 @@ class Session:
     def parts(self) -> list[PartView]:
         """All columns, in the order of their numbers."""
         with self._lock:
-            now = self._now
-            pairs = zip(now.columns.columns, now.parts, now.writers, strict=True)
-            return [part_view(column, values, now.subject.ledger.first_step(ids)) for column, values, ids in pairs]
+            return self._now.atlas
 
     def part(self, number: int) -> PartDetail:
         """All that is known of one column.
@@ -301,7 +310,7 @@ class Session:
             return self._now.time
 
     def preview(self, batches: Sequence[int]) -> ForgetView:
-        """What forgetting batches would do, tried on a copy that is then thrown away.
+        """What forgetting batches would do, tried on a copy.
 
         Args:
             batches: Their numbers.
@@ -349,7 +358,14 @@ class Session:
                 ],
             }
 
-    def _forgotten_copy(self, batches: Sequence[int]) -> tuple[Snapshot, ForgetView, ForgetReport]:
+    def _forgotten_copy(self, batches: Sequence[int]) -> Tried:
+        """A copy that has forgotten; the one that was last made, where it was made of the same model."""
+        asked = self._version, tuple(batches)
+        if self._tried is None or self._tried[0] != asked:
+            self._tried = asked, self._try(batches)
+        return self._tried[1]
+
+    def _try(self, batches: Sequence[int]) -> Tried:
         if known := sorted(set(batches).intersection(self._forgotten)):
             raise ValueError(f"batches must not be forgotten already, got {known[0]}")
         copied = Snapshot(self._now.subject.copy(), self.examples)

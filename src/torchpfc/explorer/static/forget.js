@@ -163,7 +163,7 @@ export async function forgetView(section, state) {
   choose([]);
   return (argument) => {
     const ids = parse(argument);
-    if (ids && (open.length > 1 || model.undo)) choose(ids);
+    if (ids && (open.length > 1 || model.undo)) choose([...ids].filter((id) => !model.forgotten.includes(id)));
   };
 }
 
