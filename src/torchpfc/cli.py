@@ -126,7 +126,9 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="T",
         help="time between two savings of what is needed to go on (default: %(default)s)",
     )
-    run.add_argument("--models", type=Path, metavar="DIR", help="where to keep models that torchpfc forget can work on")
+    run.add_argument(
+        "--models", type=Path, metavar="DIR", help="where to keep models for torchpfc forget and torchpfc separate"
+    )
     run.set_defaults(run=_run)
 
     report = commands.add_parser("report", help="write tables and figures from results")
@@ -297,7 +299,7 @@ def _describe(result: Result) -> str:
     if "valid_accuracy" in metrics:
         told.append(f"validation {metrics['valid_accuracy']:.2f} %")
     shown = dict.fromkeys(table.metric for table in experiment.tables)
-    others = [metric for metric in shown if not metric.startswith(("test_", "valid_"))]
+    others = [metric for metric in shown if metric != "test_accuracy"]
     told += [f"{name_metric(metric)} {number(metrics[metric], metric)}" for metric in others if metric in metrics]
     if "epochs" in metrics and "milliseconds_per_step" in metrics:
         told.append(f"{metrics['epochs']:.0f} epochs of {metrics['milliseconds_per_step']:.3g} ms a step")

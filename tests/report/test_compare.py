@@ -38,6 +38,21 @@ def test_a_row_is_met_when_its_mean_reaches_the_paper_s_number_less_the_slack(pa
     assert line(paper, slack, *values).verdict is verdict
 
 
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([2.7e-3], Verdict.MET),
+        ([2.0e-3, 3.3e-3], Verdict.MET),
+        ([2.8e-3], Verdict.MISSED),
+        ([math.nan], Verdict.MISSED),
+    ],
+)
+def test_an_error_is_met_when_its_mean_is_no_higher(values, verdict):
+    row = Row("A", Made(), paper=2.5e-3, slack=0.2e-3, lower_is_better=True)
+    found = Line(row, {"paper": sample(*values)})
+    assert found.needed == pytest.approx(2.7e-3) and found.verdict is verdict
+
+
 def test_the_spread_is_that_of_a_sample():
     values = [96.1, 96.9, 97.3]
     assert sample(*values).mean == pytest.approx(np.mean(values))

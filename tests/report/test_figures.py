@@ -135,3 +135,18 @@ def test_a_figure_of_some_rows_follows_the_verdicts_of_the_whole_table():
     first = Table("T", "first", sweep.rows[:1])
     runs = [result(Made(solver="b"), curves=CURVES), *(result(Made(solver="quick"), seed=i) for i in range(3))]
     assert drawn(*runs, of=experiment(first, sweep))["S-epochs"] is not None
+
+
+def test_errors_are_drawn_over_batches_before_those_of_training():
+    curves = {"valid_mse": [0.2, 0.1], "train_loss": [0.3, 0.2], "steps": [100.0, 200.0]}
+    svg = drawn(result(curves=curves))["T-errors"]
+    assert len(lines_of(svg)) == 2 and {"batches", "mean squared error"} <= set(words(svg))
+    assert drawn(result())["T-errors"] is None
+
+
+def test_pictures_of_separated_songs_stand_row_by_row():
+    runs = [result(), result(seed=1, images={"spectrograms": png()}), result(ROWS[1].config, images={"columns": png()})]
+    figures = drawn(*runs)
+    assert "MNIST, 300 parts" in words(figures["T-spectrograms"]) and len(find(figures["T-spectrograms"], "image")) == 1
+    assert "MNIST, 2000 parts" in words(figures["T-columns"])
+    assert drawn(result())["T-columns"] is None

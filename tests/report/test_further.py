@@ -12,7 +12,8 @@ def test_few_rows_stand_side_by_side():
         result(faster(Made()), metrics={"test_accuracy": 97.0, "auroc": 0.0, "other": 1.0}),
     ]
     assert measure_further(fill(EXPERIMENT, TABLE, runs)) == Grid(
-        ["", "MNIST, 300 parts", "CIFAR-10, 2000 parts"], [["AUROC", "0.6250", ""], ["epochs", "15", "7"]]
+        ["", "MNIST, 300 parts", "CIFAR-10, 2000 parts"],
+        [["AUROC", "0.6250", ""], ["epochs", "15", "7"], ["runs", tuple(runs[:2]), (runs[2],)]],
     )
 
 
@@ -20,8 +21,8 @@ def test_many_rows_stand_one_below_the_other():
     table = Table("T", "many", tuple(Row(f"row {i}", Made(num_basis=i)) for i in range(1, 8)))
     runs = [result(row.config, metrics={"test_accuracy": 97.0, "epochs": 3.0}) for row in table.rows]
     grid = measure_further(fill(experiment(table), table, runs))
-    assert grid == Grid(["row", "epochs"], [[f"row {i}", "3"] for i in range(1, 8)])
-    assert len(measure_further(fill(experiment(table), table, runs[:6])).rows) == 1
+    assert grid == Grid(["row", "epochs", "runs"], [[f"row {i}", "3", (runs[i - 1],)] for i in range(1, 8)])
+    assert [row[0] for row in measure_further(fill(experiment(table), table, runs[:6])).rows] == ["epochs", "runs"]
 
 
 def test_a_row_that_differs_in_nothing_goes_by_its_id():

@@ -9,9 +9,9 @@ from torchpfc.report.figures import draw_figures
 from torchpfc.report.markdown import fill_places, write_document
 
 
-def document(*results, before=None, of=(EXPERIMENT,), known_data=None):
+def document(*results, before=None, of=(EXPERIMENT,), known_data=None, **options):
     comparison = Comparison(by_name(*of), results)
-    return write_document(before, comparison, draw_figures(by_name(*of), results), known_data or {})
+    return write_document(before, comparison, draw_figures(by_name(*of), results), known_data or {}, **options)
 
 
 def part(text, name):
@@ -19,8 +19,10 @@ def part(text, name):
 
 
 def rows(text):
-    """The cells of a table, without its head and its rule."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
+    """The cells of a table, without its head and its rule; small print in parentheses, and of links the words only."""
+    text = text.replace("\u00a0", " ")
+    text = re.sub(r"(<br>)?<small>(.*?)</small>", lambda small: f" ({small[2]})" if small[1] else small[2], text)
+    lines = [re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", line) for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
 
 
@@ -34,12 +36,19 @@ RUNS = [
 
 def test_a_table_has_every_row_with_the_paper_s_number_ours_and_the_verdict():
     assert rows(part(document(*RUNS), "table T")) == [
-        ["`A`", "MNIST, 300 parts", "96.83", "96.63", "96.60 ± 0.10 (n = 3)", "97.05 ± 0.07 (n = 2 of 3)",
-         "**missed**, −0.23; fast preset: met"],
-        ["`B`", "MNIST, 2000 parts", "97.00", "96.80", "90.00 (n = 1 of 2)", "", "**missed**, −7.00"],
+        ["`A`", "MNIST, 300 parts", "96.83", "96.63", "96.60 ± 0.10 (n = 3, seeds 0, 1, 2)",
+         "97.05 ± 0.07 (n = 2 of 3, seeds 0, 1)", "**missed**, −0.23; fast preset: met"],
+        ["`B`", "MNIST, 2000 parts", "97.00", "96.80", "90.00 (n = 1 of 2, seed 0)", "", "**missed**, −7.00"],
         ["`C`", "CIFAR-10, 300 parts", "53.25", "52.25", "", "", "not run"],
-        ["`D`", "CIFAR-10, 2000 parts", "", "", "51.00 (n = 1)", "", ""],
+        ["`D`", "CIFAR-10, 2000 parts", "", "", "51.00 (n = 1, seed 0)", "", ""],
     ]  # fmt: skip
+
+
+def test_a_seed_leads_to_its_file_and_shows_its_number():
+    seeds = f'seeds [0](r/{RUNS[3].key}.json "97.00"), [1](r/{RUNS[4].key}.json "97.10")'
+    text = part(document(*RUNS, link=lambda run: f"r/{run.key}.json"), "table T")
+    assert f"| 97.05\u00a0±\u00a00.07<br><small>n = 2 of 3, {seeds}</small> |" in text
+    assert f'[0](results/made/{RUNS[5].key}.json "90.00")' in part(document(*RUNS), "table T")
 
 
 def test_without_results_every_row_says_not_run():
@@ -56,13 +65,13 @@ def test_a_table_without_numbers_of_the_paper_has_no_columns_for_them():
     bare = Table("T", "bare", (Row("A", Made()), Row("B", Made(num_basis=2))))
     text = part(document(result(), of=[experiment(bare)]), "table T")
     assert text.splitlines()[0] == "| row | settings | paper preset | verdict |"
-    assert rows(text)[0] == ["`A`", "300 parts", "96.90 (n = 1)", ""]
+    assert rows(text)[0] == ["`A`", "300 parts", "96.90 (n = 1, seed 0)", ""]
 
 
 def test_a_preset_that_changes_nothing_says_so():
     idle = experiment(TABLE, presets={"paper": lambda c: c, "fast": lambda c: faster(c) if c == Made() else c})
     text = part(document(result(faster(Made())), of=[idle]), "table T")
-    assert [row[-2] for row in rows(text)] == ["96.90 (n = 1 of 3)", "the same", "the same", "the same"]
+    assert [row[-2] for row in rows(text)] == ["96.90 (n = 1 of 3, seed 0)", *["the same"] * 3]
 
 
 def test_below_a_table_is_where_its_numbers_come_from():
@@ -92,9 +101,10 @@ def test_presets_are_compared_row_by_row():
         result(faster(ROWS[1].config), 91.0),
     ]
     assert rows(part(document(*both), "presets")) == [
-        ["`A`", "96.60 ± 0.10 (n = 3)", "96.90 ± 0.10 (n = 3)", "+0.30", "0.16", "0.30", "yes"],
-        ["`B`", "90.00 (n = 1 of 2)", "91.00 (n = 1 of 2)", "+1.00", "", "0.30", "**no**"],
-    ]
+        ["`A`", "96.60 ± 0.10 (n = 3, seeds 0, 1, 2)", "96.90 ± 0.10 (n = 3, seeds 0, 1, 2)",
+         "+0.30", "0.16", "0.30", "yes"],
+        ["`B`", "90.00 (n = 1 of 2, seed 0)", "91.00 (n = 1 of 2, seed 0)", "+1.00", "", "0.30", "**no**"],
+    ]  # fmt: skip
 
 
 def test_other_runs_name_what_differs_from_the_defaults():
@@ -104,10 +114,11 @@ def test_other_runs_name_what_differs_from_the_defaults():
         result(name="unknown", metrics={"loss": 0.5, "auroc": 0.25}),
     ]
     assert rows(part(document(*runs), "other runs")) == [
-        ["made", "defaults", "AUROC 0.5000 (n = 1)"],
-        ["made", "7 parts", "test accuracy in % 80.50 ± 0.71 (n = 2)"],
-        ["unknown", "MNIST, 300 parts, λ = 0.5, slow, sizes 1, 2", "AUROC 0.2500 (n = 1); loss 0.5000 (n = 1)"],
-    ]
+        ["made", "defaults", "AUROC 0.5000 (n = 1, seed 0)"],
+        ["made", "7 parts", "test accuracy in % 80.50 ± 0.71 (n = 2, seeds 0, 1)"],
+        ["unknown", "MNIST, 300 parts, λ = 0.5, slow, sizes 1, 2",
+         "AUROC 0.2500 (n = 1, seed 0); loss 0.5000 (n = 1, seed 0)"],
+    ]  # fmt: skip
 
 
 def test_what_is_written_around_the_parts_is_kept():
@@ -171,8 +182,8 @@ def test_comments_that_do_not_fit_are_named(text, message):
 def test_what_else_was_measured_stands_below_tables_without_numbers_of_the_paper():
     bare = Table("T", "bare", (Row("A", Made()), Row("B", Made(num_basis=2))))
     run = result(metrics={"test_accuracy": 90.0, "epochs": 7.0})
-    assert rows(part(document(run, of=[experiment(bare)]), "further T")) == [["epochs", "7"]]
+    assert rows(part(document(run, of=[experiment(bare)]), "further T")) == [["epochs", "7"], ["runs", "seed 0"]]
     assert part(document(of=[experiment(bare)]), "further T") == ""
     assert "further" not in document(run)
     asked = document(run, before="<!-- further T --><!-- end -->")
-    assert rows(part(asked, "further T")) == [["epochs", "7"]]
+    assert rows(part(asked, "further T")) == [["epochs", "7"], ["runs", "seed 0"]]

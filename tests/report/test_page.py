@@ -93,8 +93,8 @@ def test_every_gap_is_filled_and_text_is_escaped(text, page):
 
 
 def test_each_number_leads_to_the_files_behind_it(page):
-    links = [link["href"] for link in page.of("a") if not link["href"].startswith("#")]
-    assert {f"r/{run.key}.json" for run in FULL} == set(links)
+    links = {link["href"]: link["title"] for link in page.of("a") if not link["href"].startswith("#")}
+    assert links == {f"r/{run.key}.json": f"{run.metrics['test_accuracy']:.2f}" for run in FULL}
 
 
 def test_a_row_has_the_paper_s_number_ours_and_the_verdict(page):
@@ -176,8 +176,16 @@ def test_a_table_without_numbers_of_the_paper_has_no_column_for_them():
 def test_what_else_was_measured_is_folded_where_the_paper_has_numbers():
     run = result(metrics={"test_accuracy": 90.0, "epochs": 7.0})
     compared = Page(write(run))
-    assert ["epochs", "7"] in compared.rows
+    assert compared.rows[-2:] == [["epochs", "7"], ["runs", "seed 0"]]
+    assert compared.of("a")[-1] == {"href": f"r/{run.key}.json"}
     assert compared.of("details") == [{}]
     bare = Table("T", "bare", (Row("A", Made()),))
     assert Page(write(run, of=[experiment(bare)])).of("details") == [{"open": ""}]
     assert Page(write(result())).of("details") == []
+
+
+def test_what_can_be_heard_has_players():
+    page = Page(write(result(sounds={"estimate": "SUQz"}), result(seed=1)))
+    assert page.of("audio") == [{"controls": "", "preload": "none", "src": "data:audio/mpeg;base64,SUQz"}]
+    assert "estimate: MNIST, 300 parts" in page.words
+    assert Page(write(result())).of("audio") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -168,6 +169,20 @@ def write_audio(path: Path, audio: Audio) -> None:
     """
     with AudioWriter(path, audio.rate, len(audio.samples)) as writer:
         writer.write(audio.samples)
+
+
+def encode_mp3(audio: Audio) -> bytes:
+    """The bytes of an MP3 file, which every browser plays.
+
+    Args:
+        audio: What to encode. Samples beyond -1 and 1 are brought down with all others: MP3 has no room for them.
+    """
+    import soundfile
+
+    loudest = max(float(audio.samples.abs().max()), 1.0)
+    buffer = io.BytesIO()
+    soundfile.write(buffer, (audio.samples / loudest).T.contiguous().numpy(), audio.rate, format="MP3")
+    return buffer.getvalue()
 
 
 @contextmanager

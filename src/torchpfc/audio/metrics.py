@@ -26,7 +26,7 @@ def feature_mse(estimate: Tensor, target: Tensor) -> float:
     """
     if estimate.shape != target.shape:
         raise ValueError(f"estimate must have the shape of target {tuple(target.shape)}, got {tuple(estimate.shape)}")
-    return float(F.mse_loss(estimate, target))
+    return F.mse_loss(estimate, target).item()
 
 
 def sdr(reference: Tensor, estimate: Tensor) -> float:

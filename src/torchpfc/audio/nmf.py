@@ -86,12 +86,16 @@ class NMFSeparator(nn.Module):
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Features of the vocals, and a state that is empty."""
-        magnitude = self.features.expand(x) / self.features.loudest
-        h = solve(NonnegativeLeastSquares(magnitude, self.weight_x), FISTA(max_iter=STEPS)).h
+        h = self.amounts(x)
         vocals = h[..., : self.num_vocals] @ self.weight_x[:, : self.num_vocals].T
         rest = h[..., self.num_vocals :] @ self.weight_x[:, self.num_vocals :].T
         share = vocals / (vocals + rest).clamp(min=1e-12)
         return x * share**self.features.exponent, x.new_zeros(*x.shape[:-2], 0)
+
+    def amounts(self, x: Tensor) -> Tensor:
+        r"""How much of each column explains each frame, $(*, T, r)$."""
+        magnitude = self.features.expand(x) / self.features.loudest
+        return solve(NonnegativeLeastSquares(magnitude, self.weight_x), FISTA(max_iter=STEPS)).h
 
     def extra_repr(self) -> str:
         """The settings shown when the module is printed."""

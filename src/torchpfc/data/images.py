@@ -180,7 +180,7 @@ def cache_folder() -> Path:
 
 
 def _find(name: str, data_dir: Path | None) -> tuple[Path, str]:
-    folders = _folders(data_dir)
+    folders = data_folders(data_dir)
     for folder in folders:
         for place in LAYOUTS[name].readers:
             if (folder / place).exists():
@@ -190,7 +190,8 @@ def _find(name: str, data_dir: Path | None) -> tuple[Path, str]:
     raise DataError(f"{name} must be in a data folder, got nothing at {tried}; run `{command}` to download it")
 
 
-def _folders(data_dir: Path | None) -> list[Path]:
+def data_folders(data_dir: Path | None) -> list[Path]:
+    """Where to look for data sets: in the folder that was named, or the one of the environment, then the cache."""
     if data_dir is not None:
         if not data_dir.is_dir():
             raise DataError(f"data_dir must be a folder that exists, got {data_dir}")

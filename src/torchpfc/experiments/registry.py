@@ -53,13 +53,15 @@ class Row:
     paper: float | None = None
     """The paper's number; None where it has none."""
     slack: float = 0.0
-    """How far below the paper's number still counts as met."""
+    """How far from the paper's number, on the worse side, still counts as met."""
     seeds: int = 1
     """How many runs the table asks for."""
     metric: str = ""
     """Which metric the row compares, if not that of its table."""
     what: str = ""
     """The row in words, where its settings alone would say too much or too little."""
+    lower_is_better: bool = False
+    """As for errors."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,15 @@ class Cited:
     id: str
     what: str
     value: str
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times the number of one row that of another is, in the paper."""
+
+    row: str
+    other: str
+    paper: float
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,8 @@ class Table:
     """A setting over which a figure shows the metric; none where it is empty."""
     cited: tuple[Cited, ...] = ()
     """Numbers from other work, to stand below the rows."""
+    ratios: tuple[Ratio, ...] = ()
+    """What is said below the rows of two of them."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +137,7 @@ def experiments() -> Mapping[str, Experiment]:
     import torchpfc.experiments.copy_task
     import torchpfc.experiments.images
     import torchpfc.experiments.repeating_sequence
+    import torchpfc.experiments.separation
     import torchpfc.experiments.sequential_mnist
     import torchpfc.experiments.unlearning  # noqa: F401
 

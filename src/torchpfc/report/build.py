@@ -60,7 +60,7 @@ def make_report(
         return quote(Path(os.path.relpath(path, out)).as_posix())
 
     files = {
-        document: write_document(before, comparison, figures, known_data or {}),
+        document: write_document(before, comparison, figures, known_data or {}, link),
         out / PAGE: write_page(comparison, figures, known_data or {}, link),
     }
     files |= _figure_files(out, figures)

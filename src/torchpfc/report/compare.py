@@ -84,8 +84,10 @@ class Line:
 
     @property
     def needed(self) -> float | None:
-        """How low a mean still meets the paper's number."""
-        return None if self.row.paper is None else self.row.paper - self.row.slack
+        """How low a mean still meets the paper's number, or how high where lower is better."""
+        if self.row.paper is None:
+            return None
+        return self.row.paper + (self.row.slack if self.row.lower_is_better else -self.row.slack)
 
     @property
     def deciding(self) -> Sample | None:
@@ -102,7 +104,8 @@ class Line:
         if self.needed is None:
             return Verdict.RUN
         # A mean that is not a number is never enough.
-        return Verdict.MET if sample.mean >= self.needed - ROUNDING else Verdict.MISSED
+        better = self.needed - sample.mean if self.row.lower_is_better else sample.mean - self.needed
+        return Verdict.MET if better >= -ROUNDING else Verdict.MISSED
 
 
 @dataclass(frozen=True)

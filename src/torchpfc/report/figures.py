@@ -15,6 +15,7 @@ from torchpfc.report.compare import Line, Sample, Sheet, fill, ordered
 from torchpfc.report.continual import CONTINUAL
 from torchpfc.report.layout import Entry, by_first, by_size
 from torchpfc.report.recurrent import OVER, RECURRENT
+from torchpfc.report.separation import SEPARATION
 from torchpfc.report.words import describe, name_metric, name_preset, number, varying
 
 SERIES_IN_A_PANEL = 6
@@ -64,7 +65,9 @@ def list_figures(experiments: Mapping[str, Experiment]) -> list[Figure]:
             made.append(NUMBERS.of(experiment, table, [row.id for row in table.rows if row.paper is not None]))
             made += [kind.of(experiment, table, fresh) for kind in (*CURVES, *IMAGES) if fresh]
             made.append(Kind(*OVER).of(experiment, table, [row.id for row in table.rows]))
-            made += [Kind(*parts).of(experiment, table, fresh) for parts in (*RECURRENT, *CONTINUAL) if fresh]
+            made += [
+                Kind(*parts).of(experiment, table, fresh) for parts in (*RECURRENT, *CONTINUAL, *SEPARATION) if fresh
+            ]
     return made
 
 
@@ -149,6 +152,12 @@ def draw_passes(sheet: Sheet, title: str) -> str | None:
     """Error of predictions over passes through a sequence."""
     axes = Axes(x="passes", y="mean squared error of predictions", log_y=True)
     return _draw_curves(sheet, title, axes, "prediction_mse", over="passes")
+
+
+def draw_errors(sheet: Sheet, title: str) -> str | None:
+    """Error on validation songs over batches."""
+    axes = Axes(x="batches", y="mean squared error", log_y=True)
+    return _draw_curves(sheet, title, axes, "valid_mse", "train_loss", over="steps")
 
 
 def _draw_curves(
@@ -268,6 +277,13 @@ CURVES = (
         "Mean squared error of the predictions of the training sequence after so many passes: the mean over the runs, "
         "in a band from the lowest to the highest.",
         draw_passes,
+    ),
+    Kind(
+        "errors",
+        "error over batches",
+        f"Mean squared error on validation songs: {SETTLED}. Behind it, faint, that on training clips, whose stems "
+        "come from different songs.",
+        draw_errors,
     ),
 )
 

@@ -15,13 +15,19 @@ FEW_ROWS = 6
 
 CAPTION = "Further measurements: means over the runs that decide."
 
+RUNS = "runs"
+"""The head of the cells that lead to the files."""
+
+Cell = str | tuple[Result, ...]
+"""Words, or the runs that the numbers beside or above come from."""
+
 
 @dataclass(frozen=True)
 class Grid:
-    """Words in rows and columns."""
+    """Cells in rows and columns."""
 
     heads: list[str]
-    rows: list[list[str]]
+    rows: list[list[Cell]]
 
 
 def measure_further(sheet: Sheet) -> Grid | None:
@@ -34,10 +40,11 @@ def measure_further(sheet: Sheet) -> Grid | None:
     cells = {row: [_mean(results, metric) for metric in metrics] for row, results in runs.items()}
     names = [name_metric(metric) for metric in metrics]
     if len(runs) > FEW_ROWS:
-        return Grid(["row", *names], [[row, *values] for row, values in cells.items()])
+        return Grid(["row", *names, RUNS], [[row, *values, runs[row]] for row, values in cells.items()])
     wording = Wording.of(sheet.table)
     heads = [wording.describe(line) or line.row.id for line in sheet.lines if line.deciding]
-    return Grid(["", *heads], [[name, *(values[i] for values in cells.values())] for i, name in enumerate(names)])
+    rows: list[list[Cell]] = [[name, *(values[i] for values in cells.values())] for i, name in enumerate(names)]
+    return Grid(["", *heads], [*rows, [RUNS, *runs.values()]])
 
 
 def _mean(results: tuple[Result, ...], metric: str) -> str:

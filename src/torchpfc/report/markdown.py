@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from torchpfc.experiments.registry import Cited
+from torchpfc.experiments.results import Result
 from torchpfc.report.compare import Agreement, Comparison, Group, Line, Sample, Sheet, Verdict
 from torchpfc.report.figures import Drawn
 from torchpfc.report.further import CAPTION, measure_further
 from torchpfc.report.layout import Wording
-from torchpfc.report.provenance import machines
+from torchpfc.report.provenance import Link, link_beside, machines
 from torchpfc.report.sentences import (
     HOW_PRESETS_AGREE,
     HOW_VERDICTS_ARE_MADE,
@@ -19,6 +20,7 @@ from torchpfc.report.sentences import (
     dissent,
     metrics_of,
     tally,
+    tell_seeds,
     tell_verdict,
 )
 from torchpfc.report.words import deviation, minutes, name_metric, name_preset, number, runs, signed
@@ -28,6 +30,9 @@ FIGURES = "figures/paper"
 
 PAGE = "report.html"
 """Where everything is on one page."""
+
+NO_BREAK = "\u00a0"
+"""A space at which no line ends."""
 
 COMMENT = re.compile(r"<!-- (end|summary|presets|other runs|(?:table|further|figures|figure) [^\n]*?) -->")
 END = "end"
@@ -41,7 +46,11 @@ INTRODUCTION = """\
 
 
 def write_document(
-    before: str | None, comparison: Comparison, figures: Sequence[Drawn], known_data: Mapping[str, str]
+    before: str | None,
+    comparison: Comparison,
+    figures: Sequence[Drawn],
+    known_data: Mapping[str, str],
+    link: Link = link_beside,
 ) -> str:
     """The document with the present tables and figures.
 
@@ -54,16 +63,21 @@ def write_document(
         comparison: What the tables show.
         figures: What stands with them.
         known_data: Remarks on data sets, by the SHA-256 of their pixels.
+        link: Where the file of a result is.
     """
     text = _skeleton(comparison) if before is None else before
     places = set(COMMENT.findall(text))
-    parts = {"summary": _summary(comparison), "presets": _presets(comparison), "other runs": _others(comparison)}
+    parts = {
+        "summary": _summary(comparison),
+        "presets": _presets(comparison, link),
+        "other runs": _others(comparison, link),
+    }
     for sheet in comparison.sheets:
         own = [drawn for drawn in figures if drawn.figure.table == sheet.table.id]
         rest = [drawn for drawn in own if f"figure {drawn.figure.name}" not in places]
         parts |= {
-            f"table {sheet.table.id}": _table(sheet, known_data),
-            f"further {sheet.table.id}": _further(sheet),
+            f"table {sheet.table.id}": _table(sheet, known_data, link),
+            f"further {sheet.table.id}": _further(sheet, link),
             f"figures {sheet.table.id}": _paragraphs(*map(_figure, rest)),
             **{f"figure {drawn.figure.name}": _figure(drawn) for drawn in own},
         }
@@ -122,14 +136,14 @@ def _summary(comparison: Comparison) -> str:
     return _paragraphs(tally(comparison), table, HOW_VERDICTS_ARE_MADE)
 
 
-def _table(sheet: Sheet, known_data: Mapping[str, str]) -> str:
+def _table(sheet: Sheet, known_data: Mapping[str, str], link: Link) -> str:
     wording, metric = Wording.of(sheet.table), sheet.table.metric
     paper_heads = ["paper", "needed"] if sheet.compared else []
     heads = ["row", "settings", *paper_heads, *map(name_preset, sheet.presets), "verdict"]
     rows = []
     for line in sheet.lines:
         paper = [_maybe(value, metric) for value in (line.row.paper, line.needed)] if sheet.compared else []
-        ours = [_cell(line, preset) for preset in sheet.presets]
+        ours = [_cell(line, preset, link) for preset in sheet.presets]
         rows.append([f"`{line.row.id}`", wording.describe(line), *paper, *ours, _verdict(line, metric)])
     rows += [_cited(cited, len(heads)) for cited in sheet.table.cited]
     command = f"torchpfc run {sheet.experiment.name} --rows '{sheet.table.id}.*'"
@@ -142,24 +156,40 @@ def _cited(cited: Cited, cells: int) -> list[str]:
     return [f"`{cited.id}`", cited.what, cited.value, *[""] * (cells - 4), "cited"]
 
 
-def _further(sheet: Sheet) -> str:
+def _further(sheet: Sheet, link: Link) -> str:
     grid = measure_further(sheet)
-    return _paragraphs(CAPTION, _grid(grid.heads, grid.rows, words=1)) if grid else ""
+    if grid is None:
+        return ""
+    rows = [
+        [cell if isinstance(cell, str) else f"<small>{_seeds(cell, link)}</small>" for cell in row] for row in grid.rows
+    ]
+    return _paragraphs(CAPTION, _grid(grid.heads, rows, words=1))
 
 
 def _maybe(value: float | None, metric: str) -> str:
     return "" if value is None else number(value, metric)
 
 
-def _cell(line: Line, preset: str) -> str:
+def _cell(line: Line, preset: str, link: Link) -> str:
     if preset in line.same:
         return "the same"
-    return _spread(line.samples[preset], line.row.seeds) if preset in line.samples else ""
+    return _spread(line.samples[preset], line.row.seeds, link) if preset in line.samples else ""
 
 
-def _spread(sample: Sample, wanted: int) -> str:
-    mean = number(sample.mean, sample.metric)
-    return f"{' '.join(filter(None, (mean, deviation(sample))))} ({runs(sample, wanted)})"
+def _spread(sample: Sample, wanted: int, link: Link) -> str:
+    """A mean and its spread, and below it the seeds, each of which leads to its file."""
+    mean = " ".join(filter(None, (number(sample.mean, sample.metric), deviation(sample)))).replace(" ", NO_BREAK)
+    return f"{mean}<br><small>{runs(sample, wanted)}, {_seeds(sample.results, link, sample.metric)}</small>"
+
+
+def _seeds(results: Iterable[Result], link: Link, metric: str | None = None) -> str:
+    """Links to the files of some runs, each with its own number as a title where they are asked for one metric."""
+
+    def name(result: Result) -> str:
+        title = "" if metric is None else f' "{number(result.metrics[metric], metric)}"'
+        return f"[{result.seed}]({link(result)}{title})"
+
+    return tell_seeds(results, name)
 
 
 def _verdict(line: Line, metric: str) -> str:
@@ -174,19 +204,20 @@ def _figure(drawn: Drawn) -> str:
     return _paragraphs(f"![{figure.title}]({FIGURES}/{figure.name}.svg)", figure.caption) if svg else ""
 
 
-def _presets(comparison: Comparison) -> str:
+def _presets(comparison: Comparison, link: Link) -> str:
     if not comparison.agreements:
         return "No row was run under both presets yet."
     heads = ["row", "paper preset", "fast preset", "difference", "two standard errors", "allowed", "agree"]
-    return _paragraphs(HOW_PRESETS_AGREE, _grid(heads, map(_agreement, comparison.agreements), words=1))
+    rows = [_agreement(found, link) for found in comparison.agreements]
+    return _paragraphs(HOW_PRESETS_AGREE, _grid(heads, rows, words=1))
 
 
-def _agreement(found: Agreement) -> list[str]:
+def _agreement(found: Agreement, link: Link) -> list[str]:
     metric, seeds = found.paper.metric, found.line.row.seeds
     return [
         f"`{found.line.row.id}`",
-        _spread(found.paper, seeds),
-        _spread(found.fast, seeds),
+        _spread(found.paper, seeds, link),
+        _spread(found.fast, seeds, link),
         signed(found.difference, metric),
         _maybe(found.two_errors, metric),
         number(found.allowed, metric),
@@ -194,19 +225,20 @@ def _agreement(found: Agreement) -> list[str]:
     ]
 
 
-def _others(comparison: Comparison) -> str:
+def _others(comparison: Comparison, link: Link) -> str:
     if not comparison.others:
         return "None."
     heads = ["experiment", "settings that differ from the defaults", "found"]
     rows = [
-        [group.experiment, describe_group(comparison, group), _found(comparison, group)] for group in comparison.others
+        [group.experiment, describe_group(comparison, group), _found(comparison, group, link)]
+        for group in comparison.others
     ]
     return _grid(heads, rows, words=3)
 
 
-def _found(comparison: Comparison, group: Group) -> str:
+def _found(comparison: Comparison, group: Group, link: Link) -> str:
     samples = (Sample("", group.results, metric) for metric in metrics_of(comparison, group))
-    return "; ".join(f"{name_metric(sample.metric)} {_spread(sample, 1)}" for sample in samples)
+    return "; ".join(f"{name_metric(sample.metric)} {_spread(sample, 1, link)}" for sample in samples)
 
 
 def _grid(heads: Sequence[str], rows: Iterable[Sequence[str]], *, words: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from itertools import groupby
@@ -15,7 +15,7 @@ from torchpfc.report.figures import Drawn
 from torchpfc.report.further import CAPTION, measure_further
 from torchpfc.report.layout import Wording, by_first
 from torchpfc.report.markup import element, read_style
-from torchpfc.report.provenance import machines, remarks
+from torchpfc.report.provenance import Link, machines, remarks
 from torchpfc.report.sentences import (
     HOW_PRESETS_AGREE,
     HOW_VERDICTS_ARE_MADE,
@@ -24,6 +24,7 @@ from torchpfc.report.sentences import (
     dissent,
     metrics_of,
     tally,
+    tell_seeds,
     tell_verdict,
 )
 from torchpfc.report.words import (
@@ -37,9 +38,6 @@ from torchpfc.report.words import (
     runs,
     signed,
 )
-
-Link = Callable[[Result], str]
-"""The address of the file of a result."""
 
 SHOWN = (Verdict.MET, Verdict.MISSED, Verdict.RUN, Verdict.NOT_RUN)
 """The order of verdicts in words and bars."""
@@ -115,10 +113,27 @@ def _section(sheet: Sheet, figures: Sequence[Drawn], known_data: Mapping[str, st
         element("p", escape(sheet.table.note)) if sheet.table.note else "",
         _rows(sheet, link),
         element("p", escape(describe_sources(sheet, known_data)), " Run it: ", command, class_="note"),
-        _further(sheet),
+        _further(sheet, link),
         *drawn,
+        _players(sheet),
         id=sheet.table.id,
     )
+
+
+def _players(sheet: Sheet) -> str:
+    """What can be heard of each row."""
+    wording = Wording.of(sheet.table)
+    items = [
+        element("li", element("span", escape(f"{name}: {wording.describe(line)}")), _player(sound))
+        for line in sheet.lines
+        for result in (line.deciding.results if line.deciding else ())
+        for name, sound in result.sounds.items()
+    ]
+    return element("ul", *items, class_="sounds") if items else ""
+
+
+def _player(sound: str) -> str:
+    return element("audio", controls="", preload="none", src=f"data:audio/mpeg;base64,{sound}")
 
 
 def _figure(drawn: Drawn) -> str:
@@ -149,12 +164,15 @@ def _cited(cited: Cited, cells: int) -> list[str]:
     return [_head(cited.what, cited.id), escape(cited.value), *[""] * (cells - 3), element("small", "cited")]
 
 
-def _further(sheet: Sheet) -> str:
+def _further(sheet: Sheet, link: Link) -> str:
     """All else that was measured; folded where the paper has numbers, which then are what the table is about."""
     grid = measure_further(sheet)
     if grid is None:
         return ""
-    rows = [list(map(escape, row)) for row in grid.rows]
+    rows = [
+        [escape(cell) if isinstance(cell, str) else element("small", _seeds(cell, link)) for cell in row]
+        for row in grid.rows
+    ]
     options = {} if sheet.compared else {"open": ""}
     summary = element("summary", escape(CAPTION))
     return element("details", summary, _table(CAPTION, grid.heads, [rows]), **options)
@@ -178,11 +196,20 @@ def _cell(line: Line, preset: str, link: Link) -> str:
 
 def _spread(sample: Sample, wanted: int, link: Link) -> str:
     """A mean and its spread, and below it the seeds, each of which leads to its file."""
-    seeds = ", ".join(element("a", str(result.seed), href=link(result)) for result in sample.results)
-    word = "seed" if len(sample.results) == 1 else "seeds"
+    seeds = _seeds(sample.results, link, sample.metric)
     mean = element("strong", number(sample.mean, sample.metric))
     spread = element("span", f" {deviation(sample)}") if sample.deviation is not None else ""
-    return mean + spread + element("small", f"{runs(sample, wanted)}, {word} {seeds}")
+    return mean + spread + element("small", f"{runs(sample, wanted)}, {seeds}")
+
+
+def _seeds(results: Iterable[Result], link: Link, metric: str | None = None) -> str:
+    """Links to the files of some runs, each with its own number as a title where they are asked for one metric."""
+
+    def name(result: Result) -> str:
+        title = {} if metric is None else {"title": number(result.metrics[metric], metric)}
+        return element("a", str(result.seed), href=link(result), **title)
+
+    return tell_seeds(results, name)
 
 
 def _verdict(line: Line, metric: str) -> str:

@@ -1,14 +1,23 @@
-"""Where numbers come from: machines, minutes, versions, data."""
+"""Where numbers come from: files, machines, minutes, versions, data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from torchpfc.experiments.results import Result
+from torchpfc.experiments.results import Result, result_path
 from torchpfc.report.words import NAMES, minutes
 
 UNKNOWN = "unknown"
+
+Link = Callable[[Result], str]
+"""The address of the file of a result."""
+
+
+def link_beside(result: Result) -> str:
+    """The address of the file of a result, in a folder `results` beside the report."""
+    return result_path(Path("results"), result.experiment, result.config, result.seed).as_posix()
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from torchpfc.experiments.results import Result
 from torchpfc.report.compare import SMALLEST_DIFFERENCE, Comparison, Group, Line, Sheet, Verdict, as_written
 from torchpfc.report.provenance import remarks, time_spent, torch_versions
 from torchpfc.report.words import capitalised, describe, flatten, name_metric, name_preset, plural, signed, varying
@@ -59,6 +60,17 @@ def dissent(line: Line) -> list[str]:
     return [f"{name_preset(preset)}: {verdict}" for preset, verdict in judged.items() if verdict != line.verdict]
 
 
+def tell_seeds(results: Iterable[Result], name: Callable[[Result], str]) -> str:
+    """The seeds of some runs.
+
+    Args:
+        results: The runs.
+        name: How to write the seed of one.
+    """
+    names = [name(result) for result in results]
+    return f"{'seed' if len(names) == 1 else 'seeds'} {', '.join(names)}"
+
+
 def describe_sources(sheet: Sheet, known_data: Mapping[str, str]) -> str:
     """What the numbers of a table are, and where they come from."""
     what = capitalised(name_metric(sheet.table.metric))
@@ -67,10 +79,30 @@ def describe_sources(sheet: Sheet, known_data: Mapping[str, str]) -> str:
         return f"{what}. Not run yet."
     sentences = [
         f"{what}: mean ± sample standard deviation over n runs.",
+        *describe_ratios(sheet),
         f"{plural(len(results), 'run')}, torch {torch_versions(results)}, {time_spent(results)}.",
         *remarks(results, known_data),
     ]
     return " ".join(sentences)
+
+
+def describe_ratios(sheet: Sheet) -> list[str]:
+    """How many times the number of a row that of another is, seed by seed, beside the paper's ratio."""
+    samples = {line.row.id: line.deciding for line in sheet.lines}
+    sentences = []
+    for ratio in sheet.table.ratios:
+        row, other = samples[ratio.row], samples[ratio.other]
+        if row is None or other is None:
+            continue
+        values = [dict(zip((run.seed for run in found.results), found.values, strict=True)) for found in (row, other)]
+        shared = sorted(values[0].keys() & values[1].keys())
+        each = ", ".join(f"{values[0][seed] / values[1][seed]:.3f}" for seed in shared)
+        mean = f"{row.mean / other.mean:.3f} times that of {ratio.other}"
+        sentences.append(
+            f"The mean of {ratio.row} is {mean} (seed by seed: {each or 'none in common'}); "
+            f"the paper's is {ratio.paper:g} times."
+        )
+    return sentences
 
 
 def describe_group(comparison: Comparison, group: Group) -> str:

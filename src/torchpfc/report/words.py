@@ -35,6 +35,8 @@ NAMES = {
     "batches": "forgets batches with wrong labels",
     "class": "forgets a class",
     "examples": "forgets scattered examples",
+    "generated": "made-up songs",
+    "musdb18hq": "MUSDB18-HQ",
 }
 """Values that have a spelling of their own."""
 
@@ -59,7 +61,7 @@ ANSWERS = {
 }
 """How to say yes and no; any other setting is named, or named after a "no"."""
 
-ACRONYMS = {"ood", "auroc", "fpr95", "mb", "mse"}
+ACRONYMS = {"ood", "auroc", "fpr95", "mb", "mse", "sdr", "sir", "sar"}
 """Words of a metric that are no words."""
 
 
