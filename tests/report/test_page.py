@@ -185,7 +185,8 @@ def test_what_else_was_measured_is_folded_where_the_paper_has_numbers():
 
 
 def test_what_can_be_heard_has_players():
-    page = Page(write(result(sounds={"estimate": "SUQz"}), result(seed=1)))
-    assert page.of("audio") == [{"controls": "", "preload": "none", "src": "data:audio/mpeg;base64,SUQz"}]
-    assert "estimate: MNIST, 300 parts" in page.words
+    page = Page(write(result(sounds={"estimate": "SUQz", "vocals": "SUQ0"}), result(seed=1)))
+    first, second = page.of("audio")
+    assert (first["aria-label"], first["src"]) == ("MNIST, 300 parts", "data:audio/mpeg;base64,SUQz")
+    assert (second["aria-label"], second["src"]) == ("vocals", "data:audio/mpeg;base64,SUQ0")
     assert Page(write(result())).of("audio") == []

@@ -121,10 +121,10 @@ def _section(sheet: Sheet, figures: Sequence[Drawn], known_data: Mapping[str, st
 
 
 def _players(sheet: Sheet) -> str:
-    """What can be heard of each row."""
+    """What can be heard of each row: an estimate is called like the row, all else by its own name."""
     wording = Wording.of(sheet.table)
     items = [
-        element("li", element("span", escape(f"{name}: {wording.describe(line)}")), _player(sound))
+        _player(wording.describe(line) if name == "estimate" else name, sound)
         for line in sheet.lines
         for result in (line.deciding.results if line.deciding else ())
         for name, sound in result.sounds.items()
@@ -132,8 +132,10 @@ def _players(sheet: Sheet) -> str:
     return element("ul", *items, class_="sounds") if items else ""
 
 
-def _player(sound: str) -> str:
-    return element("audio", controls="", preload="none", src=f"data:audio/mpeg;base64,{sound}")
+def _player(name: str, sound: str) -> str:
+    source = f"data:audio/mpeg;base64,{sound}"
+    player = element("audio", controls="", preload="none", aria_label=name, src=source)
+    return element("li", element("span", escape(name)), player)
 
 
 def _figure(drawn: Drawn) -> str:

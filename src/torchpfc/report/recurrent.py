@@ -16,8 +16,8 @@ MOST_PICTURES = 3
 LARGE = 50
 """Parts that a failed run should have at least to be shown: with fewer there may be too few for the sequence."""
 
-SETTINGS = {"num_basis": "parts", "pause": "slices of pause"}
-"""What a setting counts."""
+SETTINGS = {"num_basis": "parts", "pause": "slices of pause", "lr": "learning rate"}
+"""What a setting is."""
 
 
 def draw_over(sheet: Sheet, title: str) -> str | None:
@@ -112,7 +112,7 @@ Draw = Callable[[Sheet, str], str | None]
 
 OVER: tuple[str, str, str, Draw] = (
     "over",
-    "by size",
+    "as a setting changes",
     "Means over the runs, and for accuracies from the lowest to the highest.",
     draw_over,
 )
