@@ -72,6 +72,21 @@ def test_the_bound_follows_training(nonnegative: bool) -> None:
     assert is_bound(block.eval())
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bound_holds_after_a_first_step_from_small_weights(seed: int) -> None:
+    """That step is as large as the weights are, and makes another direction the largest by far."""
+    options: dict[str, Any] = {"init_range": (-5e-3, 5e-3), "generator": seeded(seed), "dtype": torch.float64}
+    block = PFCBlock(80, 40, 50, nonnegative=False, **options)
+    optimizer = RMSprop(block.parameters(), lr=2e-4)
+    x, y = (torch.rand(20, size, generator=seeded(seed), dtype=torch.float64) for size in (80, 40))
+    before = largest(block.weight_x)
+    out = block.couple(x)
+    (F.mse_loss(out.y, y) + F.mse_loss(out.x, x)).backward()
+    optimizer.step()
+    assert largest(block.weight_x) > 3 * before
+    assert is_bound(block)
+
+
 def test_a_part_that_takes_over_is_noticed() -> None:
     """With parts that share no pixel, nothing but the block itself brings the second into the vector."""
     block = make_block(solver=FISTA())

@@ -364,6 +364,9 @@ class PFCBlock(nn.Module):
             # A little of every part: a direction that had shrunk to nothing in the vector could never grow again.
             start = self.power_vector + 1e-2 / math.sqrt(self.num_basis)
             if self.training:
+                # A step adds multiples of codes, which are not negative, to the rows of W. While weights are small,
+                # one step can so make a new direction the largest: one near to that in which all parts are alike.
+                start = torch.stack([start, torch.ones_like(start)], dim=-1)
                 value, vector = largest_eigenvalue(weight, start, 2)
                 self.power_vector.copy_(vector)
                 return margin * value

@@ -216,7 +216,7 @@ def largest_eigenvalue(W: Tensor, start: Tensor, iterations: int) -> tuple[Tenso
 
     Args:
         W: The matrix, or a stack of them.
-        start: Where to start.
+        start: Where to start; where there are several vectors, the one with the largest estimate counts.
         iterations: How many times to multiply.
 
     Returns:
@@ -224,7 +224,7 @@ def largest_eigenvalue(W: Tensor, start: Tensor, iterations: int) -> tuple[Tenso
 
     Shape:
         - W: $(*, m, r)$
-        - start: $(*, r)$
+        - start: $(*, r)$, or $(*, r, k)$ for k vectors
         - the results: $(*)$ and $(*, r)$
 
     Example:
@@ -232,12 +232,13 @@ def largest_eigenvalue(W: Tensor, start: Tensor, iterations: int) -> tuple[Tenso
         >>> value
         tensor(9.)
     """
-    vector = start.unsqueeze(-1)
+    vectors = start if start.ndim == W.ndim else start.unsqueeze(-1)
     for _ in range(iterations):
-        vector = W.mT @ (W @ vector)
-        vector = vector / torch.linalg.vector_norm(vector, dim=-2, keepdim=True).clamp(min=torch.finfo(W.dtype).tiny)
-    image = W @ vector
-    return image.square().sum((-2, -1)), vector.squeeze(-1)
+        vectors = W.mT @ (W @ vectors)
+        length = torch.linalg.vector_norm(vectors, dim=-2, keepdim=True)
+        vectors = vectors / length.clamp(min=torch.finfo(W.dtype).tiny)
+    value, best = (W @ vectors).square().sum(-2).max(-1)
+    return value, vectors.take_along_dim(best[..., None, None], -1).squeeze(-1)
 
 
 def row_norm(rows: Tensor) -> Tensor:
