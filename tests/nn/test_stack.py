@@ -115,7 +115,8 @@ def test_gradients_of_summed_losses_are_those_of_each_model(make: Callable[[], n
         losses(model, *pair).backward()
         for ours, theirs in zip(stack.parameters(), model.parameters(), strict=True):
             assert ours.grad is not None and theirs.grad is not None and theirs.grad.any()
-            torch.testing.assert_close(ours.grad[i], theirs.grad, rtol=1e-9, atol=1e-12)
+            # A stack is multiplied in another order, and conjugate residuals make more of the last bits.
+            torch.testing.assert_close(ours.grad[i], theirs.grad, rtol=1e-7, atol=1e-10)
 
 
 @models_with_blocks
