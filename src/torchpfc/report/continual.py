@@ -21,7 +21,7 @@ def draw_matrices(sheet: Sheet, title: str) -> str | None:
     samples = {line.row.id: line.deciding for line in sheet.lines if line.deciding and line.deciding.has(MATRIX)}
     grids = {row: mean_matrix(sample) for row, sample in samples.items()}
     heats = [
-        Heat(row, [f"after {i}" for i in range(1, len(grid))], [f"task {j + 1}" for j in range(len(grid[0]))], grid[1:])
+        Heat(row, [f"after {i}" for i in range(1, len(grid))], [str(j + 1) for j in range(len(grid[0]))], grid[1:])
         for row, grid in grids.items()
         if len(grid[0]) >= FEWEST
     ]
