@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from torchpfc.explorer.loading import Loaded
 from torchpfc.explorer.session import Session
 from torchpfc.explorer.views import SHOWN_TERMS, stages_of, writers
 from torchpfc.interpret import counterfactual, describe_columns
@@ -112,6 +113,19 @@ def test_a_stage_is_the_model_that_learned_no_more(session, loaded):
     estimator.forget(range(15, 30), how="remove")
     x, y = loaded.examples.x.numpy(), loaded.examples.labels.numpy()
     assert session.time().stages[4].accuracy.overall == pytest.approx(estimator.score(x, y))
+
+
+def test_stages_after_forgetting_are_found_as_if_nothing_had_been_known(session, loaded):
+    session.time()
+    session.forget([12, 13, 14])
+    subject = loaded.subject.copy()
+    subject.forget([12, 13, 14])
+    now = session.time()
+    assert now == Session(Loaded(subject, loaded.examples)).time()
+    session.undo()
+    before = session.time()
+    same = [ours.accuracy == theirs.accuracy for ours, theirs in zip(now.stages, before.stages, strict=True)]
+    assert same == [True] * 4 + [False] * 6
 
 
 def test_batches_name_the_class_that_they_taught(session):

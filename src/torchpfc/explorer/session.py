@@ -52,10 +52,13 @@ class Snapshot:
     Args:
         subject: The model. It stays as it is.
         examples: What it is looked at with.
+        known: Accuracies of some of its columns alone, by which they are; snapshots of one model share them, since
+            forgetting changes no column but those that it takes away.
     """
 
-    def __init__(self, subject: Subject, examples: Examples) -> None:
+    def __init__(self, subject: Subject, examples: Examples, known: dict[bytes, Accuracy] | None = None) -> None:
         self.subject, self.examples = subject, examples
+        self.known = {} if known is None else known
 
     @cached_property
     def codes(self) -> tuple[Tensor, Tensor]:
@@ -135,11 +138,19 @@ class Snapshot:
             return self.accuracy
         if not columns:
             return self.accuracy
-        block = copy.deepcopy(self.subject.block)
-        kept = torch.ones(block.num_basis, dtype=torch.bool).index_fill_(0, torch.tensor(columns), False)
-        if not block.weight_x[:, kept].any():
+        weight = self.subject.block.weight_x
+        left = weight.any(0).index_fill_(0, torch.tensor(columns), False)  # columns that were forgotten are zero
+        key = left.numpy().tobytes()
+        if key not in self.known:
+            self.known[key] = self._accuracy_of(left)
+        return self.known[key]
+
+    def _accuracy_of(self, left: Tensor) -> Accuracy:
+        """The accuracy of a model of some columns alone."""
+        if not left.any():
             return Accuracy(None, [None] * len(self.subject.outputs))
-        block.remove_basis(columns)
+        block = copy.deepcopy(self.subject.block)
+        block.remove_basis((~left).nonzero().flatten().tolist())
         return self._measure(block.eval()(self.subject.encode(self.examples.x)).argmax(1))
 
     def _measure(self, answers: Tensor) -> Accuracy:
@@ -368,7 +379,7 @@ class Session:
     def _try(self, batches: Sequence[int]) -> Tried:
         if known := sorted(set(batches).intersection(self._forgotten)):
             raise ValueError(f"batches must not be forgotten already, got {known[0]}")
-        copied = Snapshot(self._now.subject.copy(), self.examples)
+        copied = Snapshot(self._now.subject.copy(), self.examples, self._now.known)
         report = copied.subject.forget(list(batches))
         if not report.num_columns:
             raise ValueError("batches must have written columns that are still there, got none")
