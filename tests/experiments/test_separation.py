@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.experiments.made import context
+from tests.experiments.made import context, numbers
 from tests.experiments.stopped import assert_same_bits_when_stopped
 from torchpfc.audio import (
     STEMS,
@@ -140,6 +140,22 @@ def test_a_stopped_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert_same_bits_when_stopped(
         SeparationRun, 2, lambda folder: run_small(folder, 0, 1, config=config, test=False), tmp_path
     )
+
+
+def test_a_network_that_could_not_be_scored_is_scored_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, place = small(model="vanilla"), "torchpfc.experiments"
+
+    def missing(*_: object) -> None:
+        raise ModuleNotFoundError("bss_eval needs the package museval", name="museval")
+
+    with monkeypatch.context() as patch, pytest.raises(ModuleNotFoundError, match="museval"):
+        patch.setattr(f"{place}.separation_measures.bss_eval", missing)
+        run_small(tmp_path / "stopped", 0, config=config)
+    monkeypatch.setattr(f"{place}.recurrent_training.fit", missing)  # nothing is trained again
+    (later,) = run_small(tmp_path / "stopped", 0, config=config)
+    monkeypatch.undo()
+    (whole,) = run_small(tmp_path / "whole", 0, config=config)
+    assert numbers(later) == numbers(whole) and math.isfinite(later.metrics["vocals_sdr"])
 
 
 def test_floor_and_ceiling() -> None:
