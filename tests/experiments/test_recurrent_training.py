@@ -10,18 +10,16 @@ from torch import Tensor, nn
 from tests.experiments.made import context, numbers
 from torchpfc import NMFRNN, RMSprop, VanillaRNN, keep_nonnegative, unstack_models
 from torchpfc.checkpoint import CorruptFileError, save_checkpoint
-from torchpfc.experiments.recurrent_models import SequenceErrors, build_network
-from torchpfc.experiments.recurrent_training import (
-    Examined,
-    Found,
+from torchpfc.experiments.recurrent_learners import (
     GradientLearner,
     Learner,
     NMFLearner,
-    RecurrentRun,
     Sequences,
     Source,
     small_states,
 )
+from torchpfc.experiments.recurrent_models import SequenceErrors, build_network
+from torchpfc.experiments.recurrent_training import Examined, Found, RecurrentRun
 from torchpfc.experiments.registry import Job
 from torchpfc.nn import SliceBySlice
 from torchpfc.training import EpochStats, random_stream

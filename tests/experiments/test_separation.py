@@ -151,7 +151,7 @@ def test_a_network_that_could_not_be_scored_is_scored_later(tmp_path: Path, monk
     with monkeypatch.context() as patch, pytest.raises(ModuleNotFoundError, match="museval"):
         patch.setattr(f"{place}.separation_measures.bss_eval", missing)
         run_small(tmp_path / "stopped", 0, config=config)
-    monkeypatch.setattr(f"{place}.recurrent_training.fit", missing)  # nothing is trained again
+    monkeypatch.setattr(f"{place}.recurrent_learners.fit", missing)  # nothing is trained again
     (later,) = run_small(tmp_path / "stopped", 0, config=config)
     monkeypatch.undo()
     (whole,) = run_small(tmp_path / "whole", 0, config=config)

@@ -10,8 +10,8 @@ from tests.experiments.made import CLASSES, TRAIN, context, made_images, numbers
 from torchpfc import FactorizedRNN, VanillaRNN, keep_nonnegative, record_couplings, rnn_reconstruction_loss
 from torchpfc.experiments import experiments
 from torchpfc.experiments.image_training import split
+from torchpfc.experiments.recurrent_learners import small_states
 from torchpfc.experiments.recurrent_models import ImageReader
-from torchpfc.experiments.recurrent_training import small_states
 from torchpfc.experiments.registry import Job
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.sequential_mnist import (

@@ -10,17 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from torchpfc.data.sequences import CopyTask
+from torchpfc.experiments.recurrent_learners import Learner, NMFLearner, Sequences, Source, small_states
 from torchpfc.experiments.recurrent_models import NETWORKS, SequenceErrors
-from torchpfc.experiments.recurrent_training import (
-    Examined,
-    Found,
-    Learner,
-    NMFLearner,
-    RecurrentRun,
-    Sequences,
-    Source,
-    small_states,
-)
+from torchpfc.experiments.recurrent_training import Examined, Found, RecurrentRun
 from torchpfc.experiments.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context

@@ -11,15 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from torchpfc.audio import ClipSampler, NMFSeparator, save_separator
+from torchpfc.experiments.recurrent_learners import GradientLearner, Learner, Source
 from torchpfc.experiments.recurrent_models import SequenceErrors, build_network, mean_squares
-from torchpfc.experiments.recurrent_training import (
-    Examined,
-    Found,
-    GradientLearner,
-    Learner,
-    RecurrentRun,
-    Source,
-)
+from torchpfc.experiments.recurrent_training import Examined, Found, RecurrentRun
 from torchpfc.experiments.registry import Experiment, Job, Ratio, Row, Table, as_published, register, settings
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -16,7 +16,7 @@ from torchpfc.audio import Clips, ClipSampler, Features, Track, find_musdb, find
 from torchpfc.audio.stems import load_tracks
 from torchpfc.data.formats import DataError
 from torchpfc.data.images import data_folders
-from torchpfc.experiments.recurrent_training import Sequences
+from torchpfc.experiments.recurrent_learners import Sequences
 from torchpfc.training import random_stream
 
 GENERATED = "generated"
@@ -125,7 +125,7 @@ class Songs:
         for path in self.test_files:
             yield from load_tracks([path])
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of what is learned from and what settings are chosen with."""
         return fingerprint([*self.train, *self.valid])

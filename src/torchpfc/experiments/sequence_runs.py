@@ -10,16 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchpfc.experiments.recurrent_learners import Learner, NMFLearner, Sequences, Source
 from torchpfc.experiments.recurrent_models import SequenceErrors
-from torchpfc.experiments.recurrent_training import (
-    Examined,
-    Found,
-    Learner,
-    NMFLearner,
-    RecurrentRun,
-    Sequences,
-    Source,
-)
+from torchpfc.experiments.recurrent_training import Examined, Found, RecurrentRun
 from torchpfc.experiments.registry import Job
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context

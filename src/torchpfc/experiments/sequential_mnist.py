@@ -13,17 +13,9 @@ from torch import Tensor, nn
 from torchpfc.data.images import ImageData
 from torchpfc.experiments.image_training import Recipe, Sets, train_stack
 from torchpfc.experiments.images import ImageConfig
+from torchpfc.experiments.recurrent_learners import Learner, NMFLearner, Sequences, Source, small_states
 from torchpfc.experiments.recurrent_models import NETWORKS, ImageReader, SequenceErrors, build_network, image_columns
-from torchpfc.experiments.recurrent_training import (
-    Examined,
-    Found,
-    Learner,
-    NMFLearner,
-    RecurrentRun,
-    Sequences,
-    Source,
-    small_states,
-)
+from torchpfc.experiments.recurrent_training import Examined, Found, RecurrentRun
 from torchpfc.experiments.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchpfc._version import __version__
-from torchpfc.explorer.examples import Examples
 from torchpfc.explorer.loading import Loaded
-from torchpfc.explorer.subjects import EstimatorSubject, Subject
+from torchpfc.explorer.snapshot import Snapshot
+from torchpfc.explorer.subjects import EstimatorSubject
 from torchpfc.explorer.views import (
-    TOP_EXAMPLES,
-    Accuracy,
     BatchView,
     ExampleView,
     ExplanationView,
@@ -26,135 +22,16 @@ from torchpfc.explorer.views import (
     ModelView,
     PartDetail,
     PartView,
-    StageView,
     TimeView,
-    batch_views,
     explanation_view,
     forget_view,
-    measure,
     numbers,
-    part_view,
-    stages_of,
     thumbnail,
-    writers,
 )
-from torchpfc.interpret import ColumnReport, describe_columns
-from torchpfc.optim.ledger import merged
-from torchpfc.unlearning import ForgetReport, fingerprint
+from torchpfc.unlearning import ForgetReport
 
 MOST_UNDO = 20
 """How many changes can be taken back."""
-
-
-class Snapshot:
-    """A model at one moment, with everything that was found out about it so far.
-
-    Args:
-        subject: The model. It stays as it is.
-        examples: What it is looked at with.
-        known: Accuracies of some of its columns alone, by which they are; snapshots of one model share them, since
-            forgetting changes no column but those that it takes away.
-    """
-
-    def __init__(self, subject: Subject, examples: Examples, known: dict[bytes, Accuracy] | None = None) -> None:
-        self.subject, self.examples = subject, examples
-        self.known = {} if known is None else known
-
-    @cached_property
-    def codes(self) -> tuple[Tensor, Tensor]:
-        """Codes and predictions of all examples."""
-        found = self.subject.explain(self.examples.x)
-        return found.h, found.y
-
-    @cached_property
-    def parts(self) -> Tensor:
-        """The parts in the units of the input, one per row."""
-        return self.subject.explain(self.examples.x[:1]).weight_x.mT
-
-    @property
-    def answers(self) -> Tensor:
-        """The class that each example is given."""
-        return self.codes[1].argmax(1)
-
-    @cached_property
-    def accuracy(self) -> Accuracy:
-        """How many examples are answered rightly."""
-        known = self.examples.labels is not None and self.subject.classes
-        return self._measure(self.answers) if known else Accuracy(None, [])
-
-    @cached_property
-    def columns(self) -> ColumnReport:
-        """Every column, described; without the ledger, which `writers` reads faster."""
-        return describe_columns(self.subject.block, self.codes[0], labels=self.examples.labels, top=TOP_EXAMPLES)
-
-    @cached_property
-    def writers(self) -> list[list[int]]:
-        """For every column the batches that could write it."""
-        return writers(self.subject)
-
-    @cached_property
-    def atlas(self) -> list[PartView]:
-        """All columns, in the order of their numbers."""
-        pairs = zip(self.columns.columns, self.parts, self.writers, strict=True)
-        return [part_view(column, values, self.subject.ledger.first_step(ids)) for column, values, ids in pairs]
-
-    @cached_property
-    def sha256(self) -> str:
-        """Over all weights."""
-        return fingerprint(self.subject.block)
-
-    @cached_property
-    def batches(self) -> list[BatchView]:
-        """The batches of the training, in order."""
-        return batch_views(self.subject)
-
-    @cached_property
-    def time(self) -> TimeView:
-        """The training, stage by stage."""
-        stages, groups = [], stages_of(self.batches)
-        last = {view.id: k for k, group in enumerate(groups) for view in group}
-        reached = [sorted({last[id] for id in ids}) for ids in self.writers]  # stages that wrote a column
-        for k, group in enumerate(groups):
-            ids = [view.id for view in group]
-            later = [column for column, found in enumerate(reached) if found and found[-1] > k]
-            stages.append(
-                StageView(
-                    batches=ids,
-                    columns=[(part.start, part.stop) for part in self._ranges(ids)],
-                    finished=[column for column, found in enumerate(reached) if found and found[-1] == k],
-                    accuracy=self._accuracy_without(later),
-                )
-            )
-        return TimeView(self.batches, stages, exact=all(len(found) < 2 for found in reached))
-
-    def _ranges(self, ids: Sequence[int]) -> tuple[range, ...]:
-        count = self.subject.block.num_basis
-        return merged(range(part.start, min(part.stop, count)) for part in self.subject.ledger.columns_of(ids))
-
-    @torch.no_grad()
-    def _accuracy_without(self, columns: Sequence[int]) -> Accuracy:
-        """The accuracy of a model that lacks some columns."""
-        if self.accuracy.overall is None:
-            return self.accuracy
-        if not columns:
-            return self.accuracy
-        weight = self.subject.block.weight_x
-        left = weight.any(0).index_fill_(0, torch.tensor(columns), False)  # columns that were forgotten are zero
-        key = left.numpy().tobytes()
-        if key not in self.known:
-            self.known[key] = self._accuracy_of(left)
-        return self.known[key]
-
-    def _accuracy_of(self, left: Tensor) -> Accuracy:
-        """The accuracy of a model of some columns alone."""
-        if not left.any():
-            return Accuracy(None, [None] * len(self.subject.outputs))
-        block = copy.deepcopy(self.subject.block)
-        block.remove_basis((~left).nonzero().flatten().tolist())
-        return self._measure(block.eval()(self.subject.encode(self.examples.x)).argmax(1))
-
-    def _measure(self, answers: Tensor) -> Accuracy:
-        return measure(answers, self.examples.labels, len(self.subject.outputs))
 
 
 Tried = tuple[Snapshot, ForgetView, ForgetReport]
