@@ -21,6 +21,7 @@ from torchpfc.solvers.adjoint import _solve_on_support
 from torchpfc.solvers.base import Outcome, Trace, iterate
 from torchpfc.solvers.descent import Descent, Factored, Gram, prepare
 from torchpfc.solvers.fused import Device, Plan, plan_for
+from torchpfc.solvers.halves import can_be_rounded
 from torchpfc.solvers.scaling import Bounds
 
 H200 = Device(processors=132, shared=232_448)
@@ -80,6 +81,15 @@ def distance(a: Tensor | None, b: Tensor | None) -> float:
     return float((a - b).norm() / b.norm().clamp(min=1e-30))
 
 
+@pytest.fixture
+def tf32() -> Iterator[None]:
+    """Allows products to be rounded."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    yield
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
 class TestWhereTheKernelsApply:
     """What has CUDA tensors here has none of their memory, so this runs anywhere."""
 
@@ -112,6 +122,19 @@ class TestWhereTheKernelsApply:
         assert fused.applies_to_rows(self.descent(r=fused.LONGEST_ROW))
         assert not fused.applies_to_rows(self.descent(r=fused.LONGEST_ROW + 1))
         assert not fused.applies_to_rows(self.descent(device="cpu"))
+
+    def test_in_half_precision_only_to_what_may_be_rounded(self, tf32: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        offset = self.descent(r=16).offset
+        assert can_be_rounded(offset)
+        assert not can_be_rounded(self.descent(r=12).offset)
+        assert not can_be_rounded(self.descent(r=16, device="cpu").offset)
+        assert not can_be_rounded(self.descent(r=16, dtype=torch.float64).offset)
+        assert fused.halves_of(self.descent(r=16, kind=Factored)) is None
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+        assert not can_be_rounded(offset)
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+        assert not can_be_rounded(offset)
 
     def test_not_while_compiling(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
@@ -314,6 +337,36 @@ def test_row_by_row_all_equals_the_plain_loops(
     plain()
     for found, expected in zip(ours, everything(), strict=True):
         assert distance(found, expected) < 1e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("n", "r", "stack"), [(200, 2000, ()), (37, 1000, (3,))], ids=str)
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
+def test_in_half_precision_all_is_as_exact_as_in_tf32(
+    n: int, r: int, stack: tuple[int, ...], size: float, tf32: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, W, start = made(n, r, stack, "cuda")
+    x, start = size * x, size * start
+    solver = FISTA(max_iter=30)
+    descent, bounds = ready(solver, x, W)
+    gradient = size * torch.randn(start.shape, generator=torch.Generator().manual_seed(1)).to("cuda")
+
+    def everything(descent: Descent, start: Tensor, gradient: Tensor) -> list[Tensor]:
+        trace = Trace.of(start, 30)
+        outcome = iterate(solver, descent, bounds, start, trace)
+        back = solver.pull_back(descent, bounds, trace, None, gradient)
+        u = _solve_on_support(descent, bounds, outcome, gradient, Implicit.fast(3))
+        return [outcome.h, *back, u, *descent.unrolled_gradients(trace.h[..., :30, :, :], back.v, back.total)]
+
+    assert fused.halves_of(descent) is not None
+    halves = everything(descent, start, gradient)
+    for module in (fused, importlib.import_module("torchpfc.solvers.descent")):
+        monkeypatch.setattr(module, "can_be_rounded", lambda rows: False)
+    singles = everything(descent, start, gradient)
+    exact = everything(in_double(descent), start.double(), gradient.double())
+    for half, single, double in zip(halves, singles, exact, strict=True):
+        assert distance(half, single) > 0, "the same products"
+        assert distance(half, double) < 1.5 * distance(single, double) + 1e-4
 
 
 @pytest.mark.gpu

@@ -9,10 +9,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from torchpfc.solvers.halves import can_be_rounded, rounded_product
 from torchpfc.solvers.problem import NonnegativeLeastSquares
 
 # Above this many parts per feature, forming the r x r products of the weight gradient costs more than they save.
 _FACTORED_GRADIENT_RATIO = 4
+
+# Columns per feature up to which C is formed on a GPU, measured on an H200; the second for products in half precision.
+_CUDA_WORTH, _HALF_WORTH = 3, 7
 
 COLD_ITERATIONS = 40
 """Power iterations from a start that knows nothing of W."""
@@ -101,7 +105,8 @@ class Descent(ABC):
         to_x = self.reconstruct(total) / self.L
         m, r = self.W.shape[-2:]
         if self.mask is None and r <= _FACTORED_GRADIENT_RATIO * m:
-            product = h.flatten(-3, -2).mT @ v.flatten(-3, -2)
+            a, b = h.flatten(-3, -2), v.flatten(-3, -2)
+            product = rounded_product(a, b) if can_be_rounded(a) else a.mT @ b
             moved = self.W @ (product + product.mT)
         else:
             mask = None if self.mask is None else self.mask.unsqueeze(-3)
@@ -184,8 +189,7 @@ def prepare(
     if mask is not None:
         mask = mask.expand(x.shape)
         x = x.where(mask, 0.0)
-    n, m, r = *x.shape[-2:], W.shape[-1]
-    use_gram = mask is None and (needs_gram or r * (1 + m / max(iterations * n, 1)) < 2 * m)
+    use_gram = mask is None and (needs_gram or _gram_pays(x, W, iterations))
     gram = W.mT @ W if use_gram else None
     if lipschitz is None:
         lipschitz = estimate_lipschitz(W)
@@ -197,6 +201,14 @@ def prepare(
     if problem.l2:
         gram.diagonal(dim1=-2, dim2=-1).add_(problem.l2)
     return Gram(x, W, mask, L, offset, problem.l1, problem.l2, gram.div_(L))
+
+
+def _gram_pays(x: Tensor, W: Tensor, iterations: int) -> bool:
+    """Whether one product with C takes less time than two with W, if forming C is shared by all steps."""
+    n, m, r = *x.shape[-2:], W.shape[-1]
+    # By arithmetic, C may have up to 2 m columns. A GPU is slower at two products than at one as large as both.
+    worth = 2 if not W.is_cuda else _HALF_WORTH if can_be_rounded(W) else _CUDA_WORTH
+    return r * (1 + m / max(iterations * n, 1)) < worth * m
 
 
 def estimate_lipschitz(W: Tensor) -> Tensor:

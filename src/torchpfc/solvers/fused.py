@@ -18,6 +18,7 @@ from torch import Tensor
 
 from torchpfc.solvers.base import Outcome, Pullback, Trace
 from torchpfc.solvers.descent import Descent, Gram
+from torchpfc.solvers.halves import C_SCALE, Halves, can_be_rounded
 from torchpfc.solvers.scaling import Bounds
 
 MAX_BASIS = 512
@@ -172,15 +173,21 @@ def pull_back(  # gpu-only: starts a kernel
     return Pullback(v, total, start)
 
 
-def finish_step(  # gpu-only: starts a kernel
-    product: Tensor, ahead: Tensor, last: Tensor, descent: Descent, bounds: Bounds, momentum: float, out: Tensor | None
+def take_step(  # gpu-only: starts a kernel
+    ahead: Tensor,
+    last: Tensor,
+    halves: Halves | None,
+    descent: Descent,
+    bounds: Bounds,
+    momentum: float,
+    out: Tensor | None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Goes on from the product of a step, $C y$.
+    """Takes a gradient step, as a product and a kernel.
 
     Args:
-        product: The product.
-        ahead: The point y that the step starts from.
+        ahead: The point that the step starts from.
         last: The iterate before.
+        halves: The point in half precision; the one that the next step starts from takes its place.
         descent: The step.
         bounds: The projection.
         momentum: How far the next step starts beyond the iterate.
@@ -193,14 +200,27 @@ def finish_step(  # gpu-only: starts a kernel
     h = torch.empty_like(d) if out is None else out
     scale = None if bounds.limit is None else d.new_empty((*d.shape[:-1], 1))
     goes_on = torch.empty_like(d)
+    product = descent.product(ahead) if halves is None else halves.product()
     _launch_by_rows(
         "finish_step",
         d,
-        *(product, ahead.contiguous(), d, last, bounds.limit, h, goes_on, scale, bounds.floor, momentum),
+        *(product, ahead.contiguous(), d, last, bounds.limit, h, goes_on, scale),
+        *(*_room(halves), bounds.floor, momentum),
         sizes=(*d.shape[-2:], _stack_stride(last), _stack_stride(h)),
+        HALF=halves is not None,
         CAP=scale is not None,
     )
     return h, scale, goes_on
+
+
+def halves_of(descent: Descent, rows: Tensor | None = None) -> Halves | None:
+    """Room for what products are made of in half precision, where they may be; with these rows in it, if given."""
+    if not (isinstance(descent, Gram) and applies_to_rows(descent) and can_be_rounded(descent.offset)):
+        return None
+    halves = Halves.of(descent.C, descent.offset)  # gpu-only: from here
+    if rows is not None:  # gpu-only: as above
+        _launch_by_rows("store_half", rows, rows.contiguous(), *_room(halves), sizes=rows.shape[-1:])  # gpu-only: same
+    return halves  # gpu-only: as above
 
 
 def pull_back_by_rows(
@@ -214,7 +234,7 @@ def pull_back_by_rows(
         trace: The iterates, with a number for the momentum of each step.
         gradient: The gradient with respect to the result.
     """
-    d = descent.offset
+    d, halves = descent.offset, halves_of(descent)
     v = d.new_empty((*d.shape[:-2], trace.steps, *d.shape[-2:]))
     total, later = torch.empty_like(d), torch.empty_like(d)
     base, product = gradient.contiguous(), d.new_empty(0)
@@ -224,12 +244,15 @@ def pull_back_by_rows(
         _launch_by_rows(
             "pull_back_step",
             d,
-            *(base, product, h, scale, later, here, total, bounds.floor, before, after),
+            *(base, product, h, scale, later, here, total, *_room(halves), bounds.floor, before, after),
             sizes=(*d.shape[-2:], *map(_stack_stride, (base, h, d if scale is None else scale, here))),
             LAST=k == trace.steps - 1,
+            HALF=halves is not None,
             CAP=scale is not None,
         )
-        base, product = here, descent.product(here)
+        base, product = here, descent.product(here) if halves is None else halves.product()
+    if halves is not None:
+        product = product.mul_(halves.factors.unsqueeze(-1))
     return Pullback(v, total, base - product)
 
 
@@ -248,18 +271,26 @@ def solve_on_support_by_rows(  # gpu-only: starts a kernel
     """
     h, scale = outcome.h.contiguous(), None if outcome.scale is None else outcome.scale.contiguous()
     residual = bounds.free(h, scale).mul_(gradient)
+    halves = halves_of(descent, residual)
     u, direction, image = (torch.empty_like(residual) for _ in range(3))
     curvature = residual.new_empty(residual.shape[:-1])
     for k in range(steps):
+        product = descent.product(residual) if halves is None else halves.product()
         _launch_by_rows(
             "conjugate_residual_step",
             residual,
-            *(descent.product(residual), h, scale, u, residual, direction, image, curvature, bounds.floor, damping),
+            *(product, h, scale, u, residual, direction, image, curvature, *_room(halves), bounds.floor, damping),
             sizes=residual.shape[-1:],
             FIRST=k == 0,
+            HALF=halves is not None,
             CAP=scale is not None,
         )
     return u.div_(descent.L)
+
+
+def _room(halves: Halves | None) -> tuple[Tensor | None, Tensor | None]:  # gpu-only: for kernels alone
+    """What kernels write to."""
+    return (None, None) if halves is None else (halves.rows, halves.factors)
 
 
 def _launch_by_rows(  # gpu-only: starts a kernel
@@ -272,7 +303,7 @@ def _launch_by_rows(  # gpu-only: starts a kernel
     given = [like if a is None else a for a in arguments]
     with torch.cuda.device_of(like):  # type: ignore[no-untyped-call]
         getattr(row_kernels, name)[(like.shape[:-1].numel(),)](
-            *given, *sizes, **constants, BLOCK=block, num_warps=min(max(block // 512, 1), 16)
+            *given, *sizes, **constants, C_SCALE=C_SCALE, BLOCK=block, num_warps=min(max(block // 512, 1), 16)
         )
 
 

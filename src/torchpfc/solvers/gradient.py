@@ -12,6 +12,7 @@ from torch import Tensor
 from torchpfc.solvers import fused
 from torchpfc.solvers.base import Momentum, Pullback, Solver, State, Trace
 from torchpfc.solvers.descent import Descent
+from torchpfc.solvers.halves import Halves
 from torchpfc.solvers.scaling import Bounds
 
 
@@ -31,6 +32,8 @@ class GradientState(State):
     """How far `ahead` lies beyond h along the last move."""
     clock: Momentum = 1.0
     """The momentum schedule's own time."""
+    halves: Halves | None = None
+    """What `ahead` is in half precision, where products may be rounded."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +56,17 @@ class GradientSolver(Solver):
 
     def init(self, descent: Descent, h: Tensor) -> GradientState:
         """The state before the first step from h."""
-        return GradientState(h, None, h, h)
+        # Rows can leave the computation only where there is a tolerance, and there they stay in one precision.
+        halves = fused.halves_of(descent, h) if self.tol is None and self.momentum_is_fixed else None
+        return GradientState(h, None, h, h, halves=halves)
 
     def step(self, descent: Descent, bounds: Bounds, state: GradientState, out: Tensor | None = None) -> GradientState:
         """One step; writes the new iterate to `out` where given."""
         if self.momentum_is_fixed and fused.applies_to_rows(descent):  # gpu-only: a kernel does all but the product
             momentum, clock = self.momentum(state, state.h)
             assert not isinstance(momentum, Tensor)
-            product = descent.product(state.ahead)
-            h, scale, ahead = fused.finish_step(product, state.ahead, state.h, descent, bounds, momentum, out)
-            return GradientState(h, scale, ahead, state.ahead, momentum, clock)
+            h, scale, ahead = fused.take_step(state.ahead, state.h, state.halves, descent, bounds, momentum, out)
+            return GradientState(h, scale, ahead, state.ahead, momentum, clock, state.halves)
         h = descent.step(state.ahead, out=out)
         scale = bounds.project_(h)
         momentum, clock = self.momentum(state, h)

@@ -14,6 +14,67 @@ with suppress(ImportError):
 
 
 @jit  # gpu-only: compiled for the device
+def _store_half(values, halves, factors, row, at, inside, C_SCALE: tl.constexpr):
+    """Stores a row as `torchpfc.solvers.halves.Halves` wants it.
+
+    Args:
+        values: The row.
+        halves: Where rows go.
+        factors: Where what the product has to be multiplied by goes.
+        row: Which row it is.
+        at: The places of its entries.
+        inside: Which of them there are.
+        C_SCALE: What C is multiplied by.
+    """
+    largest = tl.max(tl.where(inside, tl.abs(values), 0.0), axis=0)
+    power = (largest.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)  # without its mantissa
+    power = tl.where(power == 0.0, 1.0, power)
+    tl.store(halves + at, (values / power).to(tl.float16), mask=inside)
+    tl.store(factors + row, power / C_SCALE)
+
+
+@jit  # gpu-only: compiled for the device
+def store_half(values, halves, factors, r, C_SCALE: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows in half precision; a program takes a row.
+
+    Args:
+        values: The rows.
+        halves: Where they go.
+        factors: Where what the product has to be multiplied by goes.
+        r: Columns.
+        C_SCALE: What C is multiplied by.
+        BLOCK: A power of two, at least r.
+
+    Shape:
+        - values, halves: $(*, n, r)$
+        - factors: $(*, n)$
+    """
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < r
+    at = row * r + columns
+    _store_half(tl.load(values + at, mask=inside, other=0.0), halves, factors, row, at, inside, C_SCALE)
+
+
+@jit  # gpu-only: compiled for the device
+def _load_product(product, factors, row, at, inside, HALF: tl.constexpr):
+    """A row of the product with C.
+
+    Args:
+        product: The product.
+        factors: What its rows have to be multiplied by.
+        row: Which row it is.
+        at: The places of its entries.
+        inside: Which of them there are.
+        HALF: Whether there are factors.
+    """
+    found = tl.load(product + at, mask=inside, other=0.0)
+    if HALF:
+        found *= tl.load(factors + row)
+    return found
+
+
+@jit  # gpu-only: compiled for the device
 def finish_step(
     product,
     ahead,
@@ -23,13 +84,17 @@ def finish_step(
     h_out,
     ahead_out,
     scale_out,
+    halves,
+    factors,
     floor,
     momentum,
     n,
     r,
     last_stride,
     h_stride,
+    HALF: tl.constexpr,
     CAP: tl.constexpr,
+    C_SCALE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     r"""All of a gradient step that is not a product; a program takes a row.
@@ -43,19 +108,23 @@ def finish_step(
         h_out: The iterate.
         ahead_out: The point that the next step starts from.
         scale_out: What the cap scaled each row by.
+        halves: Where the same point goes in half precision.
+        factors: What to multiply rows of the product by; those of the next one take their place.
         floor: The smallest value of an entry.
         momentum: How far the next step starts beyond the iterate, along the last move.
         n: Rows of each problem.
         r: Columns.
         last_stride: From one problem of the stack to the next in `last`.
         h_stride: The same in `h_out`.
+        HALF: Whether products are in half precision.
         CAP: Whether there is a limit.
+        C_SCALE: What C is multiplied by in half precision.
         BLOCK: A power of two, at least r.
 
     Shape:
-        - product, ahead, offset, ahead_out: $(*, n, r)$
+        - product, ahead, offset, ahead_out, halves: $(*, n, r)$
         - last, h_out: $(*, n, r)$, with a stride of their own
-        - limit, scale_out: $(*, n)$
+        - limit, scale_out, factors: $(*, n)$
     """
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
@@ -64,7 +133,7 @@ def finish_step(
     own = row % n * r + columns  # within the problem
     y = tl.load(ahead + at, mask=inside, other=0.0)
     d = tl.load(offset + at, mask=inside, other=0.0)
-    h = y + d - tl.load(product + at, mask=inside, other=0.0)
+    h = y + d - _load_product(product, factors, row, at, inside, HALF)
     h = tl.where(h < floor, floor, h)  # not a maximum, so that NaN stays NaN
     if CAP:
         largest = tl.max(tl.where(inside, h, 0.0), axis=0)
@@ -74,7 +143,10 @@ def finish_step(
         h *= scale
     before = tl.load(last + row // n * last_stride + own, mask=inside, other=0.0)
     tl.store(h_out + row // n * h_stride + own, h, mask=inside)
-    tl.store(ahead_out + at, h + momentum * (h - before), mask=inside)
+    y = h + momentum * (h - before)
+    tl.store(ahead_out + at, y, mask=inside)
+    if HALF:
+        _store_half(y, halves, factors, row, at, inside, C_SCALE)
 
 
 @jit  # gpu-only: compiled for the device
@@ -86,6 +158,8 @@ def pull_back_step(
     later,
     v_out,
     total,
+    halves,
+    factors,
     floor,
     before,
     after,
@@ -96,7 +170,9 @@ def pull_back_step(
     scale_stride,
     v_stride,
     LAST: tl.constexpr,
+    HALF: tl.constexpr,
     CAP: tl.constexpr,
+    C_SCALE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     r"""All of a step of the backward pass that is not a product; a program takes a row.
@@ -109,6 +185,8 @@ def pull_back_step(
         later: $u_{k+1}$, which becomes $u_k$.
         v_out: $v_k$.
         total: The sum of all $v$, to which this one is added.
+        halves: Where $v_k$ goes in half precision.
+        factors: What to multiply rows of the product by; those of the next one take their place.
         floor: The smallest value of an entry.
         before: The momentum before the step.
         after: The momentum after it.
@@ -119,11 +197,14 @@ def pull_back_step(
         scale_stride: The same in `scale`.
         v_stride: The same in `v_out`.
         LAST: Whether this is the last step, the first to be gone back through.
+        HALF: Whether products are in half precision.
         CAP: Whether there was a limit.
+        C_SCALE: What C is multiplied by in half precision.
         BLOCK: A power of two, at least r.
 
     Shape:
-        - product, later, total: $(*, n, r)$
+        - product, later, total, halves: $(*, n, r)$
+        - factors: $(*, n)$
         - base, h, v_out: $(*, n, r)$, with a stride of their own
         - scale: $(*, n)$, with a stride of its own
     """
@@ -136,7 +217,7 @@ def pull_back_step(
     arriving = tl.load(base + model * base_stride + own, mask=inside, other=0.0)
     threshold = floor
     if not LAST:
-        arriving -= tl.load(product + at, mask=inside, other=0.0)
+        arriving -= _load_product(product, factors, row, at, inside, HALF)
     if CAP:
         s = tl.load(scale + model * scale_stride + row % n)
         threshold = floor * s
@@ -152,6 +233,8 @@ def pull_back_step(
         tl.store(total + at, v, mask=inside)
     else:
         tl.store(total + at, tl.load(total + at, mask=inside, other=0.0) + v, mask=inside)
+    if HALF:
+        _store_half(v, halves, factors, row, at, inside, C_SCALE)
 
 
 @jit  # gpu-only: compiled for the device
@@ -164,11 +247,15 @@ def conjugate_residual_step(
     direction,
     direction_image,
     curvature,
+    halves,
+    factors,
     floor,
     damping,
     r,
     FIRST: tl.constexpr,
+    HALF: tl.constexpr,
     CAP: tl.constexpr,
+    C_SCALE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     r"""All of a step of conjugate residuals on the support of h that is not a product; a program takes a row.
@@ -182,16 +269,20 @@ def conjugate_residual_step(
         direction: Where the last step went.
         direction_image: The matrix times that.
         curvature: Of the last step.
+        halves: Where the residual goes in half precision.
+        factors: What to multiply rows of the product by; those of the next one take their place.
         floor: The smallest value of an entry of h.
         damping: Ridge added to the system.
         r: Columns.
         FIRST: Whether this is the first step.
+        HALF: Whether products are in half precision.
         CAP: Whether there was a cap.
+        C_SCALE: What C is multiplied by in half precision.
         BLOCK: A power of two, at least r.
 
     Shape:
-        - product, h, u, residual, direction, direction_image: $(*, n, r)$
-        - scale, curvature: $(*, n)$
+        - product, h, u, residual, direction, direction_image, halves: $(*, n, r)$
+        - scale, curvature, factors: $(*, n)$
     """
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
@@ -205,7 +296,7 @@ def conjugate_residual_step(
         ridge = damping + (1.0 - s) / tl.maximum(s, 1.1754943508222875e-38)
     rest = tl.load(residual + at, mask=inside, other=0.0)
     free = tl.load(h + at, mask=inside, other=0.0) > threshold
-    image = tl.where(free & inside, tl.load(product + at, mask=inside, other=0.0) + ridge * rest, 0.0)
+    image = tl.where(free & inside, _load_product(product, factors, row, at, inside, HALF) + ridge * rest, 0.0)
     left = tl.sum(rest * image, axis=0)
     ahead = rest
     ahead_image = image
@@ -220,7 +311,10 @@ def conjugate_residual_step(
     if not FIRST:
         closer += tl.load(u + at, mask=inside, other=0.0)
     tl.store(u + at, closer, mask=inside)
-    tl.store(residual + at, rest - length * ahead_image, mask=inside)
+    rest -= length * ahead_image
+    tl.store(residual + at, rest, mask=inside)
+    if HALF:
+        _store_half(rest, halves, factors, row, at, inside, C_SCALE)
     tl.store(direction + at, ahead, mask=inside)
     tl.store(direction_image + at, ahead_image, mask=inside)
     tl.store(curvature + row, left)

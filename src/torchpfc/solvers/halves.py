@@ -1,0 +1,74 @@
+"""Products in half precision, where products may be rounded to TF32.
+
+TF32 rounds what it multiplies to eleven significant bits. Half precision has as many, at half the memory and up to
+twice the speed. What it lacks is range, so whatever is multiplied here is brought near 1 first. Sums are in float32, as
+with TF32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+C_SCALE = 4096.0
+"""C is multiplied by this: its entries are at most about 1, and half precision is rough below 6e-5."""
+
+_MULTIPLE = 8  # of columns: what the matrix units take at a time
+
+
+def can_be_rounded(rows: Tensor) -> bool:
+    """Whether products with these rows may be rounded to eleven bits, and would gain from half precision."""
+    return (
+        rows.is_cuda
+        and rows.dtype == torch.float32
+        and rows.shape[-1] % _MULTIPLE == 0
+        and torch.backends.cuda.matmul.fp32_precision == "tf32"
+        and not torch.compiler.is_compiling()
+    )
+
+
+class Halves(NamedTuple):
+    r"""What the next product with C is made of: each row divided by the power of two at or below its largest entry.
+
+    Kernels write the rows and their factors in place.
+
+    Shape:
+        - C: $(*, r, r)$
+        - rows: $(*, n, r)$
+        - factors: $(*, n)$
+    """
+
+    C: Tensor
+    rows: Tensor
+    factors: Tensor
+    """What a row of the product has to be multiplied by."""
+
+    @classmethod
+    def of(cls, C: Tensor, like: Tensor) -> Self:  # gpu-only: for kernels alone
+        """Room for rows like these, and the matrix that they are to be multiplied with."""
+        return cls((C * C_SCALE).half(), like.new_empty(like.shape, dtype=torch.half), like.new_empty(like.shape[:-1]))
+
+    def product(self) -> Tensor:  # gpu-only: the CPU has no such product
+        """The product, before its rows are multiplied by the factors."""
+        return _multiply(self.rows, self.C.mT)
+
+
+def rounded_product(a: Tensor, b: Tensor) -> Tensor:  # gpu-only: the CPU has no such product
+    """A product over very many rows, $a^T b$; entries that are tiny beside the largest of their matrix count as zero.
+
+    Shape:
+        - a: $(*, n, r)$
+        - b: $(*, n, q)$
+        - the result: $(*, r, q)$
+    """
+    tiny = torch.finfo(a.dtype).tiny
+    of_a, of_b = (torch.linalg.vector_norm(t, math.inf, (-2, -1), keepdim=True).clamp(min=tiny) for t in (a, b))
+    return _multiply((a / of_a).half().mT, (b / of_b).half()).mul_(of_a * of_b)
+
+
+def _multiply(a: Tensor, b: Tensor) -> Tensor:  # gpu-only: the CPU has no such product
+    multiply = torch.mm if a.ndim == 2 else torch.bmm
+    return multiply(a, b, out_dtype=torch.float32)
