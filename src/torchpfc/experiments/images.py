@@ -79,7 +79,7 @@ class ImageConfig(ABC):
 
     def stack_size(self) -> int:
         """As many as keep a GPU busy."""
-        return max(1, min(16, 12_000 // self._units()))
+        return max(1, min(16, 20_000 // self._units()))
 
     def cost(self) -> float:
         """Arithmetic of a run, roughly."""

@@ -206,7 +206,7 @@ def take_step(  # gpu-only: starts a kernel
         d,
         *(product, ahead.contiguous(), d, last, bounds.limit, h, goes_on, scale),
         *(*_room(halves), bounds.floor, momentum),
-        sizes=(*d.shape[-2:], _stack_stride(last), _stack_stride(h)),
+        sizes=(d.shape[-2], _stack_stride(last), _stack_stride(h)),
         HALF=halves is not None,
         CAP=scale is not None,
     )
@@ -219,7 +219,7 @@ def halves_of(descent: Descent, rows: Tensor | None = None) -> Halves | None:
         return None
     halves = Halves.of(descent.C, descent.offset)  # gpu-only: from here
     if rows is not None:  # gpu-only: as above
-        _launch_by_rows("store_half", rows, rows.contiguous(), *_room(halves), sizes=rows.shape[-1:])  # gpu-only: same
+        _launch_by_rows("store_half", rows, rows.contiguous(), *_room(halves))  # gpu-only: as above
     return halves  # gpu-only: as above
 
 
@@ -245,7 +245,7 @@ def pull_back_by_rows(
             "pull_back_step",
             d,
             *(base, product, h, scale, later, here, total, *_room(halves), bounds.floor, before, after),
-            sizes=(*d.shape[-2:], *map(_stack_stride, (base, h, d if scale is None else scale, here))),
+            sizes=(d.shape[-2], *map(_stack_stride, (base, h, d if scale is None else scale, here))),
             LAST=k == trace.steps - 1,
             HALF=halves is not None,
             CAP=scale is not None,
@@ -280,7 +280,6 @@ def solve_on_support_by_rows(  # gpu-only: starts a kernel
             "conjugate_residual_step",
             residual,
             *(product, h, scale, u, residual, direction, image, curvature, *_room(halves), bounds.floor, damping),
-            sizes=residual.shape[-1:],
             FIRST=k == 0,
             HALF=halves is not None,
             CAP=scale is not None,
@@ -294,16 +293,22 @@ def _room(halves: Halves | None) -> tuple[Tensor | None, Tensor | None]:  # gpu-
 
 
 def _launch_by_rows(  # gpu-only: starts a kernel
-    name: str, like: Tensor, *arguments: Tensor | float | None, sizes: tuple[int, ...], **constants: bool
+    name: str, like: Tensor, *arguments: Tensor | float | None, sizes: tuple[int, ...] = (), **constants: bool
 ) -> None:
     """Starts a kernel with a program for each row; None stands for an argument that it will not look at."""
     from torchpfc.solvers import row_kernels
 
-    block = 1 << (like.shape[-1] - 1).bit_length()
+    r = like.shape[-1]
+    block, align = 1 << (r - 1).bit_length(), math.gcd(r, 16)
     given = [like if a is None else a for a in arguments]
     with torch.cuda.device_of(like):  # type: ignore[no-untyped-call]
         getattr(row_kernels, name)[(like.shape[:-1].numel(),)](
-            *given, *sizes, **constants, C_SCALE=C_SCALE, BLOCK=block, num_warps=min(max(block // 512, 1), 16)
+            *(*given, r // align, *sizes),
+            **constants,
+            ALIGN=align,
+            C_SCALE=C_SCALE,
+            BLOCK=block,
+            num_warps=min(max(block // 512, 1), 16),
         )
 
 

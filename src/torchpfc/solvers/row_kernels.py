@@ -34,22 +34,24 @@ def _store_half(values, halves, factors, row, at, inside, C_SCALE: tl.constexpr)
 
 
 @jit  # gpu-only: compiled for the device
-def store_half(values, halves, factors, r, C_SCALE: tl.constexpr, BLOCK: tl.constexpr):
+def store_half(values, halves, factors, units, ALIGN: tl.constexpr, C_SCALE: tl.constexpr, BLOCK: tl.constexpr):
     """Rows in half precision; a program takes a row.
 
     Args:
         values: The rows.
         halves: Where they go.
         factors: Where what the product has to be multiplied by goes.
-        r: Columns.
+        units: Columns, divided by ALIGN.
+        ALIGN: What the number of columns is a multiple of.
         C_SCALE: What C is multiplied by.
-        BLOCK: A power of two, at least r.
+        BLOCK: A power of two, at least the number of columns.
 
     Shape:
         - values, halves: $(*, n, r)$
         - factors: $(*, n)$
     """
     row = tl.program_id(0).to(tl.int64)
+    r = units * ALIGN
     columns = tl.arange(0, BLOCK)
     inside = columns < r
     at = row * r + columns
@@ -88,12 +90,13 @@ def finish_step(
     factors,
     floor,
     momentum,
+    units,
     n,
-    r,
     last_stride,
     h_stride,
     HALF: tl.constexpr,
     CAP: tl.constexpr,
+    ALIGN: tl.constexpr,
     C_SCALE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -112,14 +115,15 @@ def finish_step(
         factors: What to multiply rows of the product by; those of the next one take their place.
         floor: The smallest value of an entry.
         momentum: How far the next step starts beyond the iterate, along the last move.
+        units: Columns, divided by ALIGN.
         n: Rows of each problem.
-        r: Columns.
         last_stride: From one problem of the stack to the next in `last`.
         h_stride: The same in `h_out`.
         HALF: Whether products are in half precision.
         CAP: Whether there is a limit.
+        ALIGN: What the number of columns is a multiple of.
         C_SCALE: What C is multiplied by in half precision.
-        BLOCK: A power of two, at least r.
+        BLOCK: A power of two, at least the number of columns.
 
     Shape:
         - product, ahead, offset, ahead_out, halves: $(*, n, r)$
@@ -127,6 +131,7 @@ def finish_step(
         - limit, scale_out, factors: $(*, n)$
     """
     row = tl.program_id(0).to(tl.int64)
+    r = units * ALIGN
     columns = tl.arange(0, BLOCK)
     inside = columns < r
     at = row * r + columns
@@ -163,8 +168,8 @@ def pull_back_step(
     floor,
     before,
     after,
+    units,
     n,
-    r,
     base_stride,
     h_stride,
     scale_stride,
@@ -172,6 +177,7 @@ def pull_back_step(
     LAST: tl.constexpr,
     HALF: tl.constexpr,
     CAP: tl.constexpr,
+    ALIGN: tl.constexpr,
     C_SCALE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -190,8 +196,8 @@ def pull_back_step(
         floor: The smallest value of an entry.
         before: The momentum before the step.
         after: The momentum after it.
+        units: Columns, divided by ALIGN.
         n: Rows of each problem.
-        r: Columns.
         base_stride: From one problem of the stack to the next in `base`.
         h_stride: The same in `h`.
         scale_stride: The same in `scale`.
@@ -199,8 +205,9 @@ def pull_back_step(
         LAST: Whether this is the last step, the first to be gone back through.
         HALF: Whether products are in half precision.
         CAP: Whether there was a limit.
+        ALIGN: What the number of columns is a multiple of.
         C_SCALE: What C is multiplied by in half precision.
-        BLOCK: A power of two, at least r.
+        BLOCK: A power of two, at least the number of columns.
 
     Shape:
         - product, later, total, halves: $(*, n, r)$
@@ -210,6 +217,7 @@ def pull_back_step(
     """
     row = tl.program_id(0).to(tl.int64)
     model = row // n
+    r = units * ALIGN
     columns = tl.arange(0, BLOCK)
     inside = columns < r
     at = row * r + columns
@@ -251,10 +259,11 @@ def conjugate_residual_step(
     factors,
     floor,
     damping,
-    r,
+    units,
     FIRST: tl.constexpr,
     HALF: tl.constexpr,
     CAP: tl.constexpr,
+    ALIGN: tl.constexpr,
     C_SCALE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -273,18 +282,20 @@ def conjugate_residual_step(
         factors: What to multiply rows of the product by; those of the next one take their place.
         floor: The smallest value of an entry of h.
         damping: Ridge added to the system.
-        r: Columns.
+        units: Columns, divided by ALIGN.
         FIRST: Whether this is the first step.
         HALF: Whether products are in half precision.
         CAP: Whether there was a cap.
+        ALIGN: What the number of columns is a multiple of.
         C_SCALE: What C is multiplied by in half precision.
-        BLOCK: A power of two, at least r.
+        BLOCK: A power of two, at least the number of columns.
 
     Shape:
         - product, h, u, residual, direction, direction_image, halves: $(*, n, r)$
         - scale, curvature, factors: $(*, n)$
     """
     row = tl.program_id(0).to(tl.int64)
+    r = units * ALIGN
     columns = tl.arange(0, BLOCK)
     inside = columns < r
     at = row * r + columns
