@@ -21,7 +21,7 @@ from torchpfc.solvers.adjoint import _solve_on_support
 from torchpfc.solvers.base import Outcome, Trace, iterate
 from torchpfc.solvers.descent import Descent, Factored, Gram, prepare
 from torchpfc.solvers.fused import Device, Plan, plan_for
-from torchpfc.solvers.halves import can_be_rounded
+from torchpfc.solvers.halves import FEW_PARTS, can_be_rounded
 from torchpfc.solvers.scaling import Bounds
 
 H200 = Device(processors=132, shared=232_448)
@@ -107,11 +107,11 @@ class TestWhereTheKernelsApply:
 
     def test_to_the_gram_form_in_float32_on_cuda(self) -> None:
         assert fused.applies(self.descent())
-        assert fused.applies(self.descent(r=fused.MAX_BASIS))
+        assert fused.applies(self.descent(r=FEW_PARTS))
 
     @pytest.mark.parametrize(
         "other",
-        [{"kind": Factored}, {"device": "cpu"}, {"dtype": torch.float64}, {"n": 0}, {"r": fused.MAX_BASIS + 1}],
+        [{"kind": Factored}, {"device": "cpu"}, {"dtype": torch.float64}, {"n": 0}, {"r": FEW_PARTS + 1}],
         ids=["factored", "cpu", "float64", "empty", "many parts"],
     )
     def test_to_nothing_else(self, other: dict[str, object]) -> None:
@@ -124,12 +124,13 @@ class TestWhereTheKernelsApply:
         assert not fused.applies_to_rows(self.descent(device="cpu"))
 
     def test_in_half_precision_only_to_what_may_be_rounded(self, tf32: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        offset = self.descent(r=16).offset
+        offset = self.descent(r=1000).offset
         assert can_be_rounded(offset)
-        assert not can_be_rounded(self.descent(r=12).offset)
-        assert not can_be_rounded(self.descent(r=16, device="cpu").offset)
-        assert not can_be_rounded(self.descent(r=16, dtype=torch.float64).offset)
-        assert fused.halves_of(self.descent(r=16, kind=Factored)) is None
+        assert not can_be_rounded(self.descent(r=1001).offset)
+        assert not can_be_rounded(self.descent(r=FEW_PARTS).offset)
+        assert not can_be_rounded(self.descent(r=1000, device="cpu").offset)
+        assert not can_be_rounded(self.descent(r=1000, dtype=torch.float64).offset)
+        assert fused.halves_of(self.descent(r=1000, kind=Factored)) is None
         torch.backends.cuda.matmul.fp32_precision = "ieee"
         assert not can_be_rounded(offset)
         torch.backends.cuda.matmul.fp32_precision = "tf32"
@@ -213,7 +214,7 @@ def test_the_plain_backward_pass_reads_the_momentum_that_a_kernel_leaves(stack: 
 @given(
     stack=st.integers(1, 40),
     n=st.integers(1, 5000),
-    r=st.integers(1, fused.MAX_BASIS),
+    r=st.integers(1, FEW_PARTS),
     device=st.sampled_from([H200, SMALL]),
 )
 def test_a_plan_covers_the_columns_and_lets_those_run_together_that_wait_for_each_other(
@@ -360,8 +361,8 @@ def test_in_half_precision_all_is_as_exact_as_in_tf32(
 
     assert fused.halves_of(descent) is not None
     halves = everything(descent, start, gradient)
-    for module in (fused, importlib.import_module("torchpfc.solvers.descent")):
-        monkeypatch.setattr(module, "can_be_rounded", lambda rows: False)
+    monkeypatch.setattr("torchpfc.solvers.halves.can_be_rounded", lambda rows: False)
+    descent = replace(descent, half=None)
     singles = everything(descent, start, gradient)
     exact = everything(in_double(descent), start.double(), gradient.double())
     for half, single, double in zip(halves, singles, exact, strict=True):

@@ -14,7 +14,10 @@ from torchpfc.solvers.adjoint import only_once
 from torchpfc.solvers.base import Trace, iterate
 from torchpfc.solvers.descent import Gram
 from torchpfc.solvers.gradient import GradientSolver
+from torchpfc.solvers.halves import half_of, product_over_rows
 from torchpfc.solvers.scaling import Bounds
+
+_ROWS_AT_ONCE = 32_768  # of a product over the steps of many slices: more would not be faster
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +91,8 @@ class Recurrence:
         """What the steps of all slices share; the offset differs."""
         L = self.lipschitz.clamp(min=torch.finfo(W.dtype).tiny)
         L = L if W.ndim == 2 else L[:, None, None]
-        return Gram(x, W, None, L, offset=x, l1=0.0, l2=0.0, C=(W.mT @ W).div_(L))
+        C = (W.mT @ W).div_(L)
+        return Gram(x, W, None, L, offset=x, l1=0.0, l2=0.0, C=C, half=half_of(C))
 
     def _solve_each(self, x: Tensor, W: Tensor, state: Tensor) -> Tensor:
         """One solve a slice, for every solver and adjoint."""
@@ -150,13 +154,17 @@ def _pull_back(
     to_state = _rows_for_state(W / descent.L).mT
     q = torch.empty_like(states)
     P = torch.zeros_like(descent.C)
+    waiting: list[tuple[Tensor, Tensor]] = []
     carried = torch.zeros_like(state)
     for t in reversed(range(len(states))):
         arriving = gradient[t] + carried
         inside = arriving if active is None else arriving.where(active[t], 0.0)
         back = solver.pull_back(replace(descent, offset=states[t]), bounds, traces[t], None, inside)
         q[t] = back.total
-        P += _steps_as_rows(traces[t].h[..., : traces[t].steps, :, :]).mT @ _steps_as_rows(back.v)
+        waiting.append((_steps_as_rows(traces[t].h[..., : traces[t].steps, :, :]), _steps_as_rows(back.v)))
+        if not t or sum(rows.shape[-2] for rows, _ in waiting) >= _ROWS_AT_ONCE:
+            P += product_over_rows(*(torch.cat(parts, dim=-2) for parts in zip(*waiting, strict=True)))
+            waiting.clear()
         if t and not recurrence.through_time:
             carried.zero_()
             continue

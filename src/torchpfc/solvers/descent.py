@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from torchpfc.solvers.halves import can_be_rounded, rounded_product
+from torchpfc.solvers.halves import can_be_rounded, half_of, product_over_rows
 from torchpfc.solvers.problem import NonnegativeLeastSquares
 
 # Above this many parts per feature, forming the r x r products of the weight gradient costs more than they save.
@@ -105,8 +105,7 @@ class Descent(ABC):
         to_x = self.reconstruct(total) / self.L
         m, r = self.W.shape[-2:]
         if self.mask is None and r <= _FACTORED_GRADIENT_RATIO * m:
-            a, b = h.flatten(-3, -2), v.flatten(-3, -2)
-            product = rounded_product(a, b) if can_be_rounded(a) else a.mT @ b
+            product = product_over_rows(h.flatten(-3, -2), v.flatten(-3, -2))
             moved = self.W @ (product + product.mT)
         else:
             mask = None if self.mask is None else self.mask.unsqueeze(-3)
@@ -137,6 +136,8 @@ class Gram(Descent):
     """The step with C held as a matrix: one product of size n r r."""
 
     C: Tensor
+    half: Tensor | None = None
+    """C for products in half precision, where they may be rounded."""
 
     def product(self, y: Tensor) -> Tensor:
         """Computes $C y$."""
@@ -200,7 +201,8 @@ def prepare(
         return Factored(x, W, mask, L, offset, problem.l1, problem.l2, W / L)
     if problem.l2:
         gram.diagonal(dim1=-2, dim2=-1).add_(problem.l2)
-    return Gram(x, W, mask, L, offset, problem.l1, problem.l2, gram.div_(L))
+    C = gram.div_(L)
+    return Gram(x, W, mask, L, offset, problem.l1, problem.l2, C, half_of(C))
 
 
 def _gram_pays(x: Tensor, W: Tensor, iterations: int) -> bool:

@@ -18,11 +18,8 @@ from torch import Tensor
 
 from torchpfc.solvers.base import Outcome, Pullback, Trace
 from torchpfc.solvers.descent import Descent, Gram
-from torchpfc.solvers.halves import C_SCALE, Halves, can_be_rounded
+from torchpfc.solvers.halves import C_SCALE, FEW_PARTS, Halves
 from torchpfc.solvers.scaling import Bounds
-
-MAX_BASIS = 512
-"""More parts than this keep a device busy step by step."""
 
 LONGEST_ROW = 8192
 """Parts that a program can hold at once."""
@@ -91,7 +88,7 @@ def plan_for(stack: int, n: int, r: int, device: Device) -> Plan:
 
 def applies(descent: Descent) -> bool:
     """Whether a step is one that the kernels know, on a device that runs them."""
-    return isinstance(descent, Gram) and descent.offset.shape[-1] <= MAX_BASIS and applies_to_rows(descent)
+    return isinstance(descent, Gram) and descent.offset.shape[-1] <= FEW_PARTS and applies_to_rows(descent)
 
 
 def applies_to_rows(descent: Descent) -> bool:
@@ -215,9 +212,9 @@ def take_step(  # gpu-only: starts a kernel
 
 def halves_of(descent: Descent, rows: Tensor | None = None) -> Halves | None:
     """Room for what products are made of in half precision, where they may be; with these rows in it, if given."""
-    if not (isinstance(descent, Gram) and applies_to_rows(descent) and can_be_rounded(descent.offset)):
+    if not isinstance(descent, Gram) or descent.half is None or not applies_to_rows(descent):
         return None
-    halves = Halves.of(descent.C, descent.offset)  # gpu-only: from here
+    halves = Halves.of(descent.half, descent.offset)  # gpu-only: from here
     if rows is not None:  # gpu-only: as above
         _launch_by_rows("store_half", rows, rows.contiguous(), *_room(halves))  # gpu-only: as above
     return halves  # gpu-only: as above

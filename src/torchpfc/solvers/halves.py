@@ -13,6 +13,9 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+FEW_PARTS = 512
+"""With up to so many, a product is not what takes the time of a step."""
+
 C_SCALE = 4096.0
 """C is multiplied by this: its entries are at most about 1, and half precision is rough below 6e-5."""
 
@@ -24,6 +27,7 @@ def can_be_rounded(rows: Tensor) -> bool:
     return (
         rows.is_cuda
         and rows.dtype == torch.float32
+        and rows.shape[-1] > FEW_PARTS
         and rows.shape[-1] % _MULTIPLE == 0
         and torch.backends.cuda.matmul.fp32_precision == "tf32"
         and not torch.compiler.is_compiling()
@@ -48,25 +52,35 @@ class Halves(NamedTuple):
 
     @classmethod
     def of(cls, C: Tensor, like: Tensor) -> Self:  # gpu-only: for kernels alone
-        """Room for rows like these, and the matrix that they are to be multiplied with."""
-        return cls((C * C_SCALE).half(), like.new_empty(like.shape, dtype=torch.half), like.new_empty(like.shape[:-1]))
+        """Room for rows like these, to be multiplied with what `half_of` made."""
+        return cls(C, like.new_empty(like.shape, dtype=torch.half), like.new_empty(like.shape[:-1]))
 
     def product(self) -> Tensor:  # gpu-only: the CPU has no such product
         """The product, before its rows are multiplied by the factors."""
         return _multiply(self.rows, self.C.mT)
 
 
-def rounded_product(a: Tensor, b: Tensor) -> Tensor:  # gpu-only: the CPU has no such product
-    """A product over very many rows, $a^T b$; entries that are tiny beside the largest of their matrix count as zero.
+def half_of(C: Tensor) -> Tensor | None:
+    """The matrix of a step as `Halves` multiplies with it, where products with it may be rounded."""
+    return (C * C_SCALE).half() if can_be_rounded(C) else None
+
+
+def product_over_rows(a: Tensor, b: Tensor) -> Tensor:
+    """Computes $a^T b$ over very many rows.
+
+    Where the product may be rounded, entries that are tiny beside the largest of their matrix count as zero.
 
     Shape:
         - a: $(*, n, r)$
-        - b: $(*, n, q)$
-        - the result: $(*, r, q)$
+        - b: $(*, n, r)$
+        - the result: $(*, r, r)$
     """
-    tiny = torch.finfo(a.dtype).tiny
-    of_a, of_b = (torch.linalg.vector_norm(t, math.inf, (-2, -1), keepdim=True).clamp(min=tiny) for t in (a, b))
-    return _multiply((a / of_a).half().mT, (b / of_b).half()).mul_(of_a * of_b)
+    if not can_be_rounded(a):
+        return a.mT @ b
+    tiny = torch.finfo(a.dtype).tiny  # gpu-only: from here
+    sizes = [torch.linalg.vector_norm(t, math.inf, (-2, -1), keepdim=True).clamp(min=tiny) for t in (a, b)]  # gpu-only
+    a, b = ((t / size).half() for t, size in zip((a, b), sizes, strict=True))  # gpu-only: as above
+    return _multiply(a.mT, b).mul_(sizes[0] * sizes[1])  # gpu-only: as above
 
 
 def _multiply(a: Tensor, b: Tensor) -> Tensor:  # gpu-only: the CPU has no such product
