@@ -97,6 +97,24 @@ def test_an_interruption_leaves_no_traceback(monkeypatch, capsys):
     assert capsys.readouterr().err == "torchpfc demo was interrupted\n"
 
 
+def test_a_reader_who_has_seen_enough_is_no_error(monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "torchpfc", "list", "split-mnist"]
+    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (141, b"")
+
+    def print_on(*_):
+        raise BrokenPipeError
+
+    redirected = []
+    monkeypatch.setattr("torchpfc.cli._list", print_on)
+    monkeypatch.setattr(os, "dup2", lambda *files: redirected.append(files))
+    assert main(["list"]) == 141
+    assert redirected
+
+
 def test_no_command_shows_the_help(capsys):
     assert main([]) == 2
     assert "demo" in capsys.readouterr().err

@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the name of the program. `None` reads those of the process.
 
     Returns:
-        0 when the command did its work, 2 when it could not start, 130 when it was interrupted.
+        0 when the command did its work, 2 when it could not start, 130 when it was interrupted, 141 when nobody wanted
+        to read on.
     """
     parser = build_parser()
     args = parser.parse_args(argv)
@@ -46,6 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         status: int = args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the end
+        return 141
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRA_OF:

@@ -91,7 +91,7 @@ class Recurrence:
         """What the steps of all slices share; the offset differs."""
         L = self.lipschitz.clamp(min=torch.finfo(W.dtype).tiny)
         L = L if W.ndim == 2 else L[:, None, None]
-        C = (W.mT @ W).div_(L)
+        C = product_over_rows(W, W).div_(L)
         return Gram(x, W, None, L, offset=x, l1=0.0, l2=0.0, C=C, half=half_of(C))
 
     def _solve_each(self, x: Tensor, W: Tensor, state: Tensor) -> Tensor:

@@ -191,7 +191,7 @@ def prepare(
         mask = mask.expand(x.shape)
         x = x.where(mask, 0.0)
     use_gram = mask is None and (needs_gram or _gram_pays(x, W, iterations))
-    gram = W.mT @ W if use_gram else None
+    gram = product_over_rows(W, W) if use_gram else None
     if lipschitz is None:
         lipschitz = estimate_lipschitz(W)
     L = (lipschitz + problem.l2).clamp(min=torch.finfo(x.dtype).tiny)

@@ -77,10 +77,15 @@ def product_over_rows(a: Tensor, b: Tensor) -> Tensor:
     """
     if not can_be_rounded(a):
         return a.mT @ b
-    tiny = torch.finfo(a.dtype).tiny  # gpu-only: from here
-    sizes = [torch.linalg.vector_norm(t, math.inf, (-2, -1), keepdim=True).clamp(min=tiny) for t in (a, b)]  # gpu-only
-    a, b = ((t / size).half() for t, size in zip((a, b), sizes, strict=True))  # gpu-only: as above
-    return _multiply(a.mT, b).mul_(sizes[0] * sizes[1])  # gpu-only: as above
+    (half_a, size_a), (half_b, size_b) = _scaled(a), _scaled(b)  # gpu-only: the CPU has no such product
+    return _multiply(half_a.mT, half_b).mul_(size_a * size_b)  # gpu-only: as above
+
+
+def _scaled(matrix: Tensor) -> tuple[Tensor, Tensor]:  # gpu-only: for the product above
+    """The matrix in half precision, divided by its largest entry, and that entry."""
+    size = torch.linalg.vector_norm(matrix, math.inf, (-2, -1), keepdim=True)
+    size = size.clamp_(min=torch.finfo(matrix.dtype).tiny)
+    return torch.div(matrix, size, out=torch.empty_like(matrix, dtype=torch.half)), size
 
 
 def _multiply(a: Tensor, b: Tensor) -> Tensor:  # gpu-only: the CPU has no such product
