@@ -1,4 +1,4 @@
-"""Runs of recurrent networks that are stopped, and go on."""
+"""Runs that are stopped, and go on."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +11,20 @@ from torchpfc.experiments.recurrent_training import RecurrentRun
 from torchpfc.experiments.results import Result
 
 
+class Killed(BaseException):
+    """Ends a run."""
+
+
+def stop_at(share: float) -> Callable[[float], None]:
+    """Ends a run that tells how far it is once more than a share is done."""
+
+    def tick(done: float) -> None:
+        if done > share:
+            raise Killed
+
+    return tick
+
+
 def assert_same_bits_when_stopped(
     kind: type[RecurrentRun], number: int, run: Callable[[Path], list[Result]], folder: Path
 ) -> None:
@@ -20,11 +34,11 @@ def assert_same_bits_when_stopped(
 
     def stopping(self: RecurrentRun, stats: Any) -> Any:
         if stats.epoch == number:
-            raise KeyboardInterrupt
+            raise Killed
         return examine(self, stats)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kind, "examine", stopping)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Killed):
             run(folder / "stopped")
     assert [numbers(result) for result in run(folder / "stopped")] == whole

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.experiments.made import context, made_images, numbers
+from tests.experiments.stopped import Killed, stop_at
 from torchpfc import FISTA, MLP, PFCBlock, RMSpropSLW, keep_nonnegative
 from torchpfc.checkpoint import CorruptFileError, load_checkpoint
 from torchpfc.data.streams import SPLIT_PAIRS, class_tasks
@@ -267,18 +268,6 @@ def test_learning_in_order_leaves_a_result(tmp_path: Path) -> None:
 
 
 # Stopping and going on
-
-
-class Killed(BaseException):
-    """Ends a run."""
-
-
-def stop_at(share: float) -> Callable[[float], None]:
-    def tick(done: float) -> None:
-        if done > share:
-            raise Killed
-
-    return tick
 
 
 def run_in_pieces(run: Any, jobs: Sequence[Job], folder: Path, pieces: int) -> list[Result]:

@@ -8,8 +8,8 @@ import torch
 from tests.experiments.made import context
 from tests.experiments.stopped import assert_same_bits_when_stopped
 from torchpfc.experiments import experiments
-from torchpfc.experiments.copy_task import AskedErrors, CopyConfig, CopyRun, CopySource, make_nmf, run
-from torchpfc.experiments.recurrent_models import build_network
+from torchpfc.experiments.copy_task import AskedErrors, CopyConfig, CopyRun, CopySource, run
+from torchpfc.experiments.recurrent_models import build_network, build_nmf
 from torchpfc.experiments.registry import Job
 from torchpfc.experiments.results import Result
 from torchpfc.nn import SliceBySlice, rnn_reconstruction_loss, stack_models
@@ -35,10 +35,11 @@ def test_defaults_are_those_of_the_published_code() -> None:
     config = CopyConfig()
     assert (config.num_basis, config.batch_size, config.iterations, config.init_high) == (1024, 256, 50, 2e-2)
     assert (config.validate_every, config.valid_batches, config.tolerance) == (200, 100, 0.0)
-    network = make_nmf(replace(config, num_basis=9), 0)
+    assert (config.task().input_size, config.task().num_symbols) == (12, 10)
+    network = build_nmf(replace(config, num_basis=9), 12, 10, 0)
     assert (network.input_size, network.output_size, network.rate_h, network.rate_w) == (12, 10, 0.5, 0.5)
     assert network.inference == SliceBySlice(50) and network.cap_over_batch and network.init_range == (0.0, 2e-2)
-    assert make_nmf(replace(config, num_basis=9, nonnegative=False), 0).init_range == (-1e-2, 1e-2)
+    assert build_nmf(replace(config, num_basis=9, nonnegative=False), 12, 10, 0).init_range == (-1e-2, 1e-2)
 
 
 def test_every_kind_of_network_has_its_rows() -> None:
@@ -117,7 +118,7 @@ def test_networks_learn_at_once_as_they_would_alone(model: str, tmp_path: Path) 
 def test_a_first_pass_is_that_of_the_published_learning(tmp_path: Path) -> None:
     config = small(steps=2, validate_every=2)
     (result,) = run_small(tmp_path, 5, config=config)
-    rnn = make_nmf(config, 5).double()
+    rnn = build_nmf(config, 5, 3, 5).double()
     losses = [
         rnn.learn(batch.x[0], batch.target[0], mask=config.task().asked, state=batch.state[0]).total
         for batch in CopySource(config, [5], **CPU, count=2)

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tests.experiments.made import CLASSES, TEST, TRAIN, context, made_images, numbers, small
+from tests.experiments.stopped import Killed, stop_at
 from torchpfc.checkpoint import CorruptFileError, load_checkpoint, save_checkpoint
 from torchpfc.experiments import image_training
 from torchpfc.experiments.image_training import Recipe, Sets, split, train_stack
@@ -247,18 +248,6 @@ def test_progress_goes_from_nothing_to_all(tmp_path: Path) -> None:
 
 
 # Stopping and going on
-
-
-class Killed(BaseException):
-    """Ends a run in the middle of an epoch."""
-
-
-def stop_at(share: float) -> Callable[[float], None]:
-    def tick(done: float) -> None:
-        if done > share:
-            raise Killed
-
-    return tick
 
 
 def run_in_pieces(jobs: Sequence[Job], folder: Path, epochs: int, **options: Any) -> tuple[list[Result], list[int]]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.experiments.made import context, numbers
+from tests.experiments.stopped import assert_same_bits_when_stopped
 from torchpfc import NMFRNN, RMSprop, VanillaRNN, keep_nonnegative, unstack_models
 from torchpfc.checkpoint import CorruptFileError, save_checkpoint
 from torchpfc.experiments.recurrent_learners import (
@@ -115,31 +116,19 @@ def test_a_stack_learns_as_its_networks_would_alone(kind: str, tmp_path: Path) -
         assert result.hardware["stack"] == 3 and result.seed == seed == result.metrics["seed"]
 
 
-class Killed(BaseException):
-    """Ends a run."""
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stop", [1, 3, 4])
+def test_a_run_that_was_stopped_ends_with_the_same_bits(kind: str, stop: int, tmp_path: Path) -> None:
+    assert_same_bits_when_stopped(MadeRun, stop, lambda folder: run(jobs_of(kind), folder), tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("stop", [1, 3, 4])
-def test_a_run_that_was_stopped_ends_with_the_same_bits(
-    kind: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_where_all_is_learned_nothing_is_left_but_to_measure(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = [numbers(result) for result in run(jobs_of(kind), tmp_path / "whole")]
-    examine = MadeRun.examine
-
-    def stopping(self: MadeRun, stats: EpochStats) -> Examined:
-        if stats.epoch == stop:
-            raise Killed
-        return examine(self, stats)
-
-    monkeypatch.setattr(MadeRun, "examine", stopping)
-    with pytest.raises(Killed):
-        run(jobs_of(kind), tmp_path / "stopped")
-    monkeypatch.setattr(MadeRun, "examine", examine)
-    again = run(jobs_of(kind), tmp_path / "stopped")
-    assert [numbers(result) for result in again] == whole
-    (tmp_path / "stopped").rename(tmp_path / "measured")  # all is learned: nothing is left but to measure
-    assert [numbers(result) for result in run(jobs_of(kind), tmp_path / "measured")] == whole
+    whole = [numbers(result) for result in run(jobs_of(kind), tmp_path)]
+    monkeypatch.setattr(MadeRun, "examine", lambda *_: pytest.fail("learns"))
+    assert [numbers(result) for result in run(jobs_of(kind), tmp_path)] == whole
 
 
 def test_a_checkpoint_of_something_else_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.experiments.stopped import Killed
 from torchpfc.checkpoint import CorruptFileError, save_checkpoint
 from torchpfc.experiments.devices import open_fabric
 from torchpfc.experiments.registry import Experiment, Job
@@ -25,10 +26,6 @@ class Sized:
 
     def cost(self) -> float:
         return float(self.size)
-
-
-class Killed(BaseException):
-    """Ends a run."""
 
 
 @dataclass

@@ -10,10 +10,13 @@ from tests.experiments.made import context, numbers
 from tests.experiments.stopped import assert_same_bits_when_stopped
 from torchpfc.audio import (
     STEMS,
+    Features,
     NMFSeparator,
     Track,
+    feature_mse,
     find_tracks,
     generate_track,
+    generate_tracks,
     load_separator,
     separate,
     write_audio,
@@ -165,6 +168,21 @@ def test_floor_and_ceiling() -> None:
     assert floor["vocals_plain_sdr"] <= 0 and ceiling["vocals_plain_sdr"] >= 8
     assert floor["test_mse"] > 2 * ceiling["test_mse"]
     assert "superposition_error" not in floor
+
+
+def test_errors_are_those_of_features_and_each_song_is_analysed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    songs = generate_tracks("test", 2, 2.0)
+    model = VanillaRNN(350, 4, 350, generator=torch.Generator().manual_seed(0))
+    heard = [hear(all_clips([song], 22_050)) for song in songs]
+    with torch.no_grad():
+        answers = [model(clips.mixture)[0] for clips in heard]
+    analyze, calls = Features.analyze, []
+    monkeypatch.setattr(Features, "analyze", lambda self, x: calls.append(x) or analyze(self, x))
+    for method, found in ((ByModel(model), answers), (ByNothing(), [clips.mixture for clips in heard])):
+        errors = [feature_mse(y, clips.vocals) for y, clips in zip(found, heard, strict=True)]
+        assert measure_error(method, songs, 22_050) == (4 * errors[0] + 4 * errors[1]) / 8  # four clips each
+    measure_error(ByOracle(), songs, 22_050)
+    assert len(calls) == 3 * 2 * 2  # three methods, two songs, the mixture and the vocals
 
 
 def test_nmf_is_between_floor_and_ceiling(tmp_path: Path) -> None:

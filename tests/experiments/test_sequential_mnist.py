@@ -11,7 +11,7 @@ from torchpfc import FactorizedRNN, VanillaRNN, keep_nonnegative, record_couplin
 from torchpfc.experiments import experiments
 from torchpfc.experiments.image_training import split
 from torchpfc.experiments.recurrent_learners import small_states
-from torchpfc.experiments.recurrent_models import ImageReader
+from torchpfc.experiments.recurrent_models import ImageReader, build_nmf
 from torchpfc.experiments.registry import Job
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.sequential_mnist import (
@@ -164,7 +164,7 @@ def test_a_first_epoch_without_backpropagation_is_the_plain_loop(tmp_path: Path)
     target = nn.functional.one_hot(data.train.label, CLASSES).double()
     learned, _ = split(TRAIN, config, 5)
     order = learned[torch.randperm(len(learned), generator=random_stream(5, "order", 0))]
-    rnn = config.make_network((1, 4, 4), CLASSES, 5).double()
+    rnn = build_nmf(config, 4, CLASSES, 5).double()
     losses = []
     for k in range(len(order) // 20):
         rows = order[20 * k : 20 * (k + 1)]

@@ -18,7 +18,7 @@ from torchpfc.experiments.elastic import remember_importance
 from torchpfc.experiments.image_training import split
 from torchpfc.experiments.images import MLPImage, PFCImage, build_block, build_mlp
 from torchpfc.experiments.phases import Lessons, Phase, PhaseRun
-from torchpfc.experiments.registry import Job, settings
+from torchpfc.experiments.registry import Job, all_settings_but, settings
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context
 from torchpfc.nn import MLP, PFCBlock
@@ -50,18 +50,8 @@ class _Window:
         if self.width > units:
             raise ValueError(f"width must be at most the number of units, {units}, got {self.width}")
 
-    def stack_size(self) -> int:
-        """As many as keep a GPU busy."""
-        units: int = getattr(self, "num_basis", 0) or getattr(self, "hidden_features", 1)
-        return max(1, min(16, 20_000 // units))
-
     def _smaller_window(self) -> dict[str, Any]:
         return {"width": min(self.width, 4), "sweep_speed": min(self.sweep_speed, 0.25)}
-
-    def _stack_key(self, *apart: str) -> object:
-        """Equal for configs that differ in some settings alone."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in apart}
-        return (type(self).__name__, *values.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +70,7 @@ class _Tasks(_Window):
 
     def stack_key(self) -> object:
         """Everything but the protocol."""
-        return self._stack_key("protocol")
+        return all_settings_but(self, "protocol")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +125,7 @@ class _Ordered(_Window):
 
     def stack_key(self) -> object:
         """Everything but the order."""
-        return self._stack_key("order")
+        return all_settings_but(self, "order")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from torchpfc.data.sequences import CopyTask
 from torchpfc.experiments.recurrent_learners import Learner, NMFLearner, Sequences, Source, small_states
-from torchpfc.experiments.recurrent_models import NETWORKS, SequenceErrors
+from torchpfc.experiments.recurrent_models import NETWORKS, SequenceErrors, build_nmf
 from torchpfc.experiments.recurrent_training import Examined, Found, RecurrentRun
 from torchpfc.experiments.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context
-from torchpfc.nn import NMFRNN, SliceBySlice
+from torchpfc.nn import NMFRNN
 from torchpfc.training import EpochStats, Scored, random_stream
 
 NAME = "copy-task"
@@ -85,8 +85,8 @@ class CopyConfig:
         )
 
     def stack_key(self) -> object:
-        """Everything: networks that differ in their seed alone learn side by side."""
-        return tuple((name, getattr(self, name)) for name in self.__dataclass_fields__)
+        """Itself: networks that differ in their seed alone learn side by side."""
+        return self
 
     def stack_size(self) -> int:
         """All seeds at once."""
@@ -170,7 +170,7 @@ class CopyRun(RecurrentRun):
         config, task = self.config, self.config.task()
         if config.model == "nmf":
             return NMFLearner(
-                [make_nmf(config, job.seed) for job in self.jobs],
+                [build_nmf(config, task.input_size, task.num_symbols, job.seed) for job in self.jobs],
                 device=self.device,
                 dtype=self.dtype,
                 mask=task.asked,
@@ -221,22 +221,6 @@ class CopyRun(RecurrentRun):
             return stack.predict(batch.x, batch.state)
         y: Tensor = stack(batch.x)[0]
         return y
-
-
-def make_nmf(config: CopyConfig, seed: int) -> NMFRNN:
-    """A network that learns without backpropagation, as it begins."""
-    task, high = config.task(), config.init_high
-    return NMFRNN(
-        task.input_size,
-        config.num_basis,
-        task.num_symbols,
-        nonnegative=config.nonnegative,
-        inference=SliceBySlice(config.iterations),
-        rate_h=config.rate_h,
-        rate_w=config.rate_w,
-        init_range=(0.0, high) if config.nonnegative else (-high / 2, high / 2),
-        generator=random_stream(seed, "weights"),
-    )
 
 
 def run(jobs: Sequence[Job], context: Context) -> Iterator[Result]:

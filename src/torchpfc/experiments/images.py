@@ -15,7 +15,7 @@ from torch import nn
 from torchpfc.data.images import IMAGE_SETS, ImageData, load_images
 from torchpfc.experiments import probes
 from torchpfc.experiments.image_training import Found, Recipe, train_stack
-from torchpfc.experiments.registry import Experiment, Row, Table, as_published, register
+from torchpfc.experiments.registry import Experiment, Row, Table, all_settings_but, as_published, register
 from torchpfc.experiments.runner import Context
 from torchpfc.nn import MLP, PFCBlock, ResidualPFC
 from torchpfc.solvers import FISTA, Adjoint, Implicit, Truncated, Unrolled
@@ -70,12 +70,7 @@ class ImageConfig(ABC):
 
     def stack_key(self) -> object:
         """Everything but the images and the loss: models that differ in these alone learn side by side."""
-        values = {
-            name: getattr(self, name)
-            for name in self.__dataclass_fields__
-            if name not in ("dataset", "prediction_weight")
-        }
-        return (*values.items(), _PIXELS[self.dataset])
+        return (all_settings_but(self, "dataset", "prediction_weight"), _PIXELS[self.dataset])
 
     def stack_size(self) -> int:
         """As many as keep a GPU busy."""

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchpfc.nn import FactorizedRNN, RecurrentCoupling, VanillaRNN, record_couplings
+from torchpfc.nn import NMFRNN, FactorizedRNN, RecurrentCoupling, SliceBySlice, VanillaRNN, record_couplings
 from torchpfc.nn.slices import Slices
 from torchpfc.solvers import FISTA
-from torchpfc.training import Scored
+from torchpfc.training import Scored, random_stream
 
 NETWORKS = ("factorized", "vanilla", "lstm", "gru")
 """Networks that learn by backpropagation."""
@@ -121,7 +121,7 @@ def build_network(
         return GatedRNN(input_size, num_basis, output_size, kind=name, generator=generator)
     options: dict[str, Any] = {}
     if init_high is not None:
-        options["init_range"] = (0.0, init_high) if nonnegative else (-init_high / 2, init_high / 2)
+        options["init_range"] = _init_range(init_high, nonnegative)
     solver = FISTA.paper(iterations)
     return FactorizedRNN(
         input_size,
@@ -133,6 +133,32 @@ def build_network(
         generator=generator,
         **options,
     )
+
+
+def build_nmf(config: Any, input_size: int, output_size: int, seed: int) -> NMFRNN:
+    """An untrained network that learns without backpropagation.
+
+    Args:
+        config: Has its settings by their names: `num_basis`, `nonnegative`, `iterations`, `init_high` and the rates.
+        input_size: Size of the input of a slice.
+        output_size: Size of the output of a slice.
+        seed: Of the initial weights.
+    """
+    return NMFRNN(
+        input_size,
+        config.num_basis,
+        output_size,
+        nonnegative=config.nonnegative,
+        inference=SliceBySlice(config.iterations),
+        rate_h=config.rate_h,
+        rate_w=config.rate_w,
+        init_range=_init_range(config.init_high, config.nonnegative),
+        generator=random_stream(seed, "weights"),
+    )
+
+
+def _init_range(width: float, nonnegative: bool) -> tuple[float, float]:
+    return (0.0, width) if nonnegative else (-width / 2, width / 2)
 
 
 class ImageReader(nn.Module):

@@ -149,6 +149,11 @@ def settings(config: Any) -> dict[str, Any]:
     return asdict(config)
 
 
+def all_settings_but(config: Any, *names: str) -> object:
+    """A stack key: equal for configs of one class that differ in these settings alone."""
+    return (type(config), *(item for item in settings(config).items() if item[0] not in names))
+
+
 def rows_of(experiment: Experiment, result: Result) -> list[tuple[Row, str]]:
     """The rows that a result belongs to, each with the preset that made it so."""
     return [

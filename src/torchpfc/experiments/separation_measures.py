@@ -44,8 +44,13 @@ class Method(ABC):
     """Something that finds the vocals of a mixture."""
 
     @abstractmethod
-    def features(self, track: Track, samples: int) -> Tensor:
-        r"""Features of the vocals in each clip of a song, $(n, T, \text{bins})$."""
+    def features(self, mixture: Tensor, vocals: Tensor) -> Tensor:
+        r"""Features of the vocals in clips, $(n, T, \text{bins})$.
+
+        Args:
+            mixture: Spectrograms of the clips.
+            vocals: Those of the true vocals, for who may know them.
+        """
 
     @abstractmethod
     def separate(self, track: Track) -> Separated:
@@ -64,9 +69,9 @@ class ByModel(Method):
         self.weight = next(model.parameters())
 
     @torch.no_grad()
-    def features(self, track: Track, samples: int) -> Tensor:
+    def features(self, mixture: Tensor, vocals: Tensor) -> Tensor:
         """What the model answers."""
-        x = hear(all_clips([track], samples)).mixture
+        x = FEATURES.of(mixture)
         y: Tensor = self.model(x.to(self.weight))[0]
         return y.to(x)
 
@@ -78,9 +83,9 @@ class ByModel(Method):
 class ByNothing(Method):
     """The mixture taken for each of its parts: the floor."""
 
-    def features(self, track: Track, samples: int) -> Tensor:
+    def features(self, mixture: Tensor, vocals: Tensor) -> Tensor:
         """Those of the mixture."""
-        return hear(all_clips([track], samples)).mixture
+        return FEATURES.of(mixture)
 
     def separate(self, track: Track) -> Separated:
         """Twice the mixture."""
@@ -90,9 +95,8 @@ class ByNothing(Method):
 class ByOracle(Method):
     """The best mask that there is, from the true vocals: the ceiling."""
 
-    def features(self, track: Track, samples: int) -> Tensor:
+    def features(self, mixture: Tensor, vocals: Tensor) -> Tensor:
         """Those of the masked mixture."""
-        mixture, vocals = (FEATURES.analyze(part) for part in all_clips([track], samples))
         return FEATURES.of(apply_mask(oracle_mask(vocals, mixture, FEATURES), mixture))
 
     def separate(self, track: Track) -> Separated:
@@ -104,8 +108,9 @@ def measure_error(method: Method, tracks: Iterable[Track], samples: int) -> floa
     """The paper's measure: the mean squared error of the features of vocals, over all clips of all songs."""
     total, count = 0.0, 0
     for track in tracks:
-        target = hear(all_clips([track], samples)).vocals
-        total += feature_mse(method.features(track, samples), target) * len(target)
+        mixture, vocals = (FEATURES.analyze(part) for part in all_clips([track], samples))
+        target = FEATURES.of(vocals)
+        total += feature_mse(method.features(mixture, vocals), target) * len(target)
         count += len(target)
     return total / count
 

@@ -14,13 +14,20 @@ from torchpfc.data.images import ImageData
 from torchpfc.experiments.image_training import Recipe, Sets, train_stack
 from torchpfc.experiments.images import ImageConfig
 from torchpfc.experiments.recurrent_learners import Learner, NMFLearner, Sequences, Source, small_states
-from torchpfc.experiments.recurrent_models import NETWORKS, ImageReader, SequenceErrors, build_network, image_columns
+from torchpfc.experiments.recurrent_models import (
+    NETWORKS,
+    ImageReader,
+    SequenceErrors,
+    build_network,
+    build_nmf,
+    image_columns,
+)
 from torchpfc.experiments.recurrent_training import Examined, Found, RecurrentRun
 from torchpfc.experiments.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context
-from torchpfc.nn import NMFRNN, SliceBySlice
-from torchpfc.training import Batches, EpochStats, random_stream
+from torchpfc.nn import NMFRNN
+from torchpfc.training import Batches, EpochStats
 
 NAME = "sequential-mnist"
 
@@ -94,29 +101,14 @@ class NMFSequentialMNIST(ImageConfig):
         self._check(1, math.inf, "num_basis", "iterations")
 
     def stack_key(self) -> object:
-        """Everything: networks that differ in their seed alone learn side by side."""
-        return (super().stack_key(), self.dataset)
+        """Itself: networks that differ in their seed alone learn side by side."""
+        return self
 
     def _units(self) -> int:
         return self.num_basis
 
     def _smaller(self) -> dict[str, Any]:
         return {"num_basis": 12, "iterations": 2}
-
-    def make_network(self, shape: tuple[int, int, int], num_classes: int, seed: int) -> NMFRNN:
-        """A network as it begins."""
-        high = self.init_high
-        return NMFRNN(
-            shape[0] * shape[1],
-            self.num_basis,
-            num_classes,
-            nonnegative=self.nonnegative,
-            inference=SliceBySlice(self.iterations),
-            rate_h=self.rate_h,
-            rate_w=self.rate_w,
-            init_range=(0.0, high) if self.nonnegative else (-high / 2, high / 2),
-            generator=random_stream(seed, "weights"),
-        )
 
 
 def build_reader(config: SequentialMNIST, data: ImageData, generator: torch.Generator) -> nn.Module:
@@ -187,7 +179,8 @@ class NMFRun(RecurrentRun):
 
     def build(self) -> Learner:
         """All networks as they begin."""
-        networks = [job.config.make_network(self.shape, self.data.num_classes, job.seed) for job in self.jobs]
+        size = self.shape[0] * self.shape[1]
+        networks = [build_nmf(self.config, size, self.data.num_classes, job.seed) for job in self.jobs]
         last = torch.arange(self.shape[2]) == self.shape[2] - 1
         return NMFLearner(networks, device=self.device, dtype=self.dtype, mask=last)
 

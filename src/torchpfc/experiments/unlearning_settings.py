@@ -15,6 +15,7 @@ from torchpfc.experiments.continual import ORDERS, SHUFFLE_SEED
 from torchpfc.experiments.image_training import split
 from torchpfc.experiments.images import PFCImage
 from torchpfc.experiments.phases import Phase
+from torchpfc.experiments.registry import all_settings_but
 from torchpfc.optim import Ledger, RMSpropSLW
 from torchpfc.training import random_stream
 
@@ -69,8 +70,7 @@ class Unlearning(PFCImage):
     def stack_key(self) -> object:
         """Everything but the order and what is forgotten; a replay is a training of its own."""
         apart = ("order", "what", "start", "stop", "forgotten_class", "share", "relearn_steps")
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in apart}
-        return (type(self).__name__, *values.items(), self if self.replay else None)
+        return self if self.replay else all_settings_but(self, *apart)
 
     def stack_size(self) -> int:
         """Six, which are up to twelve models: each has a twin that never sees what is to be forgotten."""
