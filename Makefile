@@ -64,10 +64,11 @@ core: $(CORE)/.stamp-core
 
 docs: $(VENV)/.stamp-dev
 	$(PY) -m torchpfc report --results docs/results --out docs --check
+	$(PY) benchmarks/page.py --check
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 bench: $(VENV)/.stamp-dev
-	@for benchmark in benchmarks/[a-z]*.py; do \
+	@for benchmark in $(filter-out benchmarks/page.py,$(wildcard benchmarks/[a-z]*.py)); do \
 		echo "==> $$benchmark"; $(PY) $$benchmark $(ARGS) || exit 1; \
 	done
 

@@ -13,6 +13,7 @@ from torchpfc.interpret import columns_in_use, transition_graph
 from torchpfc.nn import AllSlices, SliceBySlice
 from torchpfc.nn.nmf_rnn import Losses
 from torchpfc.optim.alternating import ColumnCap, MeanOfMax, Normalization
+from torchpfc.solvers import fused
 
 PATTERN = [0, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 1, 2, 2, 2, 2, 2, 1, 3, 2, 1]
 FLOOR = 1e-5
@@ -408,3 +409,41 @@ def test_bad_sizes() -> None:
             NMFRNN(*sizes)
     with pytest.raises(ValueError, match="iterations must be at least 1, got 0"):
         AllSlices(0)
+
+
+# On a device
+
+
+@pytest.mark.parametrize(("over_batch", "caps"), [(True, 1), (False, 3)])
+def test_kernels_get_a_limit_for_each_cap(over_batch: bool, caps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+
+    def take_plain_steps(steps: int, C: Tensor, half: None, offset: Tensor, limit: Tensor, *_: Any, **how: Any) -> Any:
+        limits.append((limit.shape, how["over_batch"]))
+        return torch.zeros_like(offset)
+
+    monkeypatch.setattr(fused, "can_take", lambda rows: True)
+    monkeypatch.setattr(fused, "take_plain_steps", take_plain_steps)
+    rnn = NMFRNN(4, 6, num_models=2, cap_over_batch=over_batch, generator=generator())
+    rnn.infer(torch.rand(3, 5, 4, generator=generator(1)))
+    rnn.generate(torch.rand(3, 5, 4, generator=generator(1)), 2)
+    assert set(limits) == {((2, caps, 1), over_batch)}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("over_batch", [True, False])
+@pytest.mark.parametrize("nonnegative", [True, False])
+@pytest.mark.parametrize(("size", "tf32"), [(41, False), (300, False), (1024, False), (1024, True)])
+def test_a_device_learns_the_same(
+    size: int, tf32: bool, nonnegative: bool, over_batch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)
+    how: dict[str, Any] = {"num_models": 2, "nonnegative": nonnegative, "cap_over_batch": over_batch}
+    rnn = NMFRNN(4, size, inference=SliceBySlice(30), generator=generator(), dtype=torch.float64, **how)
+    x = torch.rand(9, 6, 4, generator=generator(1), dtype=torch.float64)
+    results = []
+    for model, data in ((rnn, x), (deepcopy(rnn).to("cuda", torch.float32), x.to("cuda", torch.float32))):
+        losses = model.fit(data, passes=5)
+        results.append([losses.total, model.weight, model.infer(data), model.generate(data, 3)])
+    for expected, found in zip(*results, strict=True):
+        assert (found.double().cpu() - expected).norm() < (3e-2 if tf32 else 1e-3) * expected.norm()

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchpfc.solvers import fused
+
 
 @dataclass(frozen=True, eq=False)
 class RightUpdate:
@@ -22,6 +24,7 @@ class RightUpdate:
         threshold: t, what every entry loses in a step.
         floor: f, the smallest entry before scaling.
         cap_over: Dimensions over which h and z have a largest entry: features, or the batch as well.
+        half: C for products in half precision, where they may be rounded.
 
     Shape:
         - C: $(r, r)$ or $(s, r, r)$
@@ -34,6 +37,7 @@ class RightUpdate:
     threshold: float
     floor: float
     cap_over: tuple[int, ...]
+    half: Tensor | None
 
     def largest(self, values: Tensor) -> Tensor:
         """The largest magnitude that counts for the cap."""
@@ -51,6 +55,12 @@ class RightUpdate:
     def solve_slice(self, state: Tensor, from_input: Tensor, limit: Tensor, iterations: int) -> Tensor:
         """The state after one slice, from zeros."""
         offset = from_input + state @ self.W_h
+        if fused.can_take(offset):  # gpu-only: kernels
+            over_batch = len(self.cap_over) > 1
+            limit = limit.expand(*offset.shape[:-2], 1 if over_batch else offset.shape[-2], 1)
+            return fused.take_plain_steps(
+                iterations, self.C, self.half, offset, limit, self.floor, over_batch=over_batch
+            )
         h = torch.zeros_like(state)
         for _ in range(iterations):
             h = self.step(h, offset, limit)

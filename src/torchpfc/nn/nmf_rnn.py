@@ -16,6 +16,7 @@ from torchpfc.optim.alternating import ColumnCap, Normalization
 from torchpfc.solvers import largest_eigenvalue
 from torchpfc.solvers.descent import COLD_ITERATIONS, cold_start
 from torchpfc.solvers.fista import PAPER_FLOOR
+from torchpfc.solvers.halves import half_of, product_over_rows
 
 INIT_HIGH = 2e-2
 """Upper end of the uniform distribution that weights are drawn from, as in the published code."""
@@ -298,7 +299,8 @@ class NMFRNN(nn.Module):
         eta = rate / _largest_eigenvalue(W)
         cap_over = (-2, -1) if self.cap_over_batch else (-1,)
         W_h, W_x = eta * self.weight_h, eta * self.weight_x
-        return RightUpdate(eta * (W.mT @ W), W_h, W_x, self.threshold, self.floor, cap_over)
+        C = eta * product_over_rows(W, W)
+        return RightUpdate(C, W_h, W_x, self.threshold, self.floor, cap_over, half_of(C))
 
     @torch.no_grad()
     def _infer(self, slices: Slices, state: Tensor | None) -> Tensor:
@@ -401,8 +403,12 @@ def _rows(values: Tensor) -> Tensor:
 
 def _largest_eigenvalue(W: Tensor) -> Tensor:
     """The largest eigenvalue of $W^T W$, ready to divide the weights by."""
-    value = largest_eigenvalue(W, cold_start(W), COLD_ITERATIONS)[0].clamp(min=torch.finfo(W.dtype).tiny)
-    return value[..., None, None]
+    start = cold_start(W)
+    if W.is_cuda and W.shape[-2] > 2 * W.shape[-1]:  # gpu-only: one large product is faster than many with a vector
+        value = largest_eigenvalue(product_over_rows(W, W), start, COLD_ITERATIONS // 2)[0].sqrt()
+    else:
+        value = largest_eigenvalue(W, start, COLD_ITERATIONS)[0]
+    return value.clamp(min=torch.finfo(W.dtype).tiny)[..., None, None]
 
 
 def _column_scales(normalization: Normalization, W: Tensor, H: Tensor) -> Tensor:

@@ -93,14 +93,18 @@ def applies(descent: Descent) -> bool:
 
 def applies_to_rows(descent: Descent) -> bool:
     """Whether kernels can do what a step has to do beside the product."""
-    d = descent.offset
+    return can_take(descent.offset)
+
+
+def can_take(rows: Tensor) -> bool:
+    """Whether a kernel can take rows of this size and type, where they are."""
     return (
-        d.is_cuda
-        and d.dtype == torch.float32
-        and d.numel() > 0
-        and d.shape[-1] <= LONGEST_ROW
+        rows.is_cuda
+        and rows.dtype == torch.float32
+        and rows.numel() > 0
+        and rows.shape[-1] <= LONGEST_ROW
         and not torch.compiler.is_compiling()
-        and _can_run_kernels(d.device)
+        and _can_run_kernels(rows.device)
     )
 
 
@@ -282,6 +286,44 @@ def solve_on_support_by_rows(  # gpu-only: starts a kernel
             CAP=scale is not None,
         )
     return u.div_(descent.L)
+
+
+def take_plain_steps(  # gpu-only: starts kernels
+    steps: int, C: Tensor, half: Tensor | None, offset: Tensor, limit: Tensor, floor: float, *, over_batch: bool
+) -> Tensor:
+    r"""Takes steps without momentum from zero, $h \leftarrow s \max(h - C h + d, f)$, as a product and a kernel each.
+
+    Args:
+        steps: How many; at least one.
+        C: The matrix.
+        half: The same for products in half precision, where they may be rounded.
+        offset: What a step adds, d.
+        limit: The largest value that an entry may take; s sees to it.
+        floor: The smallest value of an entry before that, f.
+        over_batch: Whether one s serves all rows of a problem, or each row has its own.
+
+    Shape:
+        - C: $(r, r)$ or $(s, r, r)$
+        - offset and the result: $(n, r)$ or $(s, n, r)$
+        - limit: $(*, 1, 1)$ over the batch, $(*, n, 1)$ otherwise
+    """
+    d, limit = offset.contiguous(), limit.contiguous()
+    h, halves = torch.empty_like(d), None if half is None else Halves.of(half, d)
+    peaks = d.new_zeros((steps, *limit.shape))
+    product: Tensor | None = None
+    for k in range(steps):
+        if k:
+            product = h @ C if halves is None else halves.product()
+        _launch_by_rows(
+            "plain_step",
+            d,
+            *(product, h, d, limit, peaks[max(k - 1, 0)], peaks[k], *_room(halves), floor),
+            sizes=(d.shape[-2],),
+            FIRST=k == 0,
+            OVER_BATCH=over_batch,
+            HALF=halves is not None,
+        )
+    return h.mul_((limit / peaks[-1].clamp_(min=torch.finfo(h.dtype).tiny)).clamp_(max=1.0))
 
 
 def _room(halves: Halves | None) -> tuple[Tensor | None, Tensor | None]:  # gpu-only: for kernels alone

@@ -1,4 +1,4 @@
-"""One step of `FISTA` or `Implicit` as a Triton kernel, after the product that it begins with; a program takes a row.
+"""One step of a solve as a Triton kernel, after the product that it begins with; a program takes a row.
 
 The file can be imported where Triton is missing; its functions then cannot be called.
 """
@@ -329,3 +329,77 @@ def conjugate_residual_step(
     tl.store(direction + at, ahead, mask=inside)
     tl.store(direction_image + at, ahead_image, mask=inside)
     tl.store(curvature + row, left)
+
+
+@jit  # gpu-only: compiled for the device
+def plain_step(
+    product,
+    h,
+    offset,
+    limit,
+    last_peak,
+    peak,
+    halves,
+    factors,
+    floor,
+    units,
+    n,
+    FIRST: tl.constexpr,
+    OVER_BATCH: tl.constexpr,
+    HALF: tl.constexpr,
+    ALIGN: tl.constexpr,
+    C_SCALE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    r"""All of a step without momentum that is not a product; a program takes a row.
+
+    A cap over the whole batch is known only when all rows are done. So each step leaves h as it is before the cap, and
+    the largest entry; the next one scales both h and its product by what the cap makes of that.
+
+    Args:
+        product: C times h before the cap; not there in the first step, where h is zero.
+        h: The iterate before the cap; the next one takes its place.
+        offset: What the step adds.
+        limit: The largest value that an entry may take after the cap.
+        last_peak: The largest entry of h before the cap.
+        peak: The same of the next iterate; zero at first.
+        halves: Where the next iterate goes in half precision.
+        factors: What to multiply rows of the product by; those of the next one take their place.
+        floor: The smallest value of an entry before the cap.
+        units: Columns, divided by ALIGN.
+        n: Rows of each problem.
+        FIRST: Whether this is the first step.
+        OVER_BATCH: Whether the cap compares largest entries of the whole batch of a problem, or those of each row.
+        HALF: Whether products are in half precision.
+        ALIGN: What the number of columns is a multiple of.
+        C_SCALE: What C is multiplied by in half precision.
+        BLOCK: A power of two, at least the number of columns.
+
+    Shape:
+        - product, h, offset, halves: $(*, n, r)$
+        - limit, last_peak, peak: $(*)$ over the batch, $(*, n)$ otherwise
+        - factors: $(*, n)$
+    """
+    row = tl.program_id(0).to(tl.int64)
+    r = units * ALIGN
+    columns = tl.arange(0, BLOCK)
+    inside = columns < r
+    at = row * r + columns
+    cap = row
+    if OVER_BATCH:
+        cap = row // n
+    moved = tl.load(offset + at, mask=inside, other=0.0)
+    if not FIRST:
+        scale = tl.load(limit + cap) / tl.maximum(tl.load(last_peak + cap), 1.1754943508222875e-38)
+        scale = tl.where(scale > 1.0, 1.0, scale)
+        before = tl.load(h + at, mask=inside, other=0.0)
+        moved += scale * (before - _load_product(product, factors, row, at, inside, HALF))
+    moved = tl.where(moved < floor, floor, moved)  # not a maximum, so that NaN stays NaN
+    tl.store(h + at, moved, mask=inside)
+    largest = tl.max(tl.where(inside, moved, 0.0), axis=0)
+    if OVER_BATCH:
+        tl.atomic_max(peak + cap, largest, sem="relaxed")
+    else:
+        tl.store(peak + cap, largest)
+    if HALF:
+        _store_half(moved, halves, factors, row, at, inside, C_SCALE)
