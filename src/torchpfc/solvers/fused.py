@@ -18,7 +18,7 @@ from torch import Tensor
 
 from torchpfc.solvers.base import Outcome, Pullback, Trace
 from torchpfc.solvers.descent import Descent, Gram
-from torchpfc.solvers.halves import C_SCALE, FEW_PARTS, Halves
+from torchpfc.solvers.halves import C_SCALE, FEW_PARTS, Halves, can_be_rounded
 from torchpfc.solvers.scaling import Bounds
 
 LONGEST_ROW = 8192
@@ -216,9 +216,10 @@ def take_step(  # gpu-only: starts a kernel
 
 def halves_of(descent: Descent, rows: Tensor | None = None) -> Halves | None:
     """Room for what products are made of in half precision, where they may be; with these rows in it, if given."""
-    if not isinstance(descent, Gram) or descent.half is None or not applies_to_rows(descent):
+    if not isinstance(descent, Gram) or not applies_to_rows(descent) or not can_be_rounded(descent.offset):
         return None
-    halves = Halves.of(descent.half, descent.offset)  # gpu-only: from here
+    assert descent.half is not None  # gpu-only: from here
+    halves = Halves.of(descent.half, descent.offset)  # gpu-only: as above
     if rows is not None:  # gpu-only: as above
         _launch_by_rows("store_half", rows, rows.contiguous(), *_room(halves))  # gpu-only: as above
     return halves  # gpu-only: as above
@@ -409,7 +410,7 @@ class _Task(NamedTuple):  # gpu-only: has kernels to start
         if plan is None:
             plan = plan_for(d.shape[:-2].numel(), n, r, Device.of(d.device))
         assert plan.slices * plan.tiles * plan.width >= r
-        return cls(descent.C, d, plan)
+        return cls(descent.C if descent.half is None else descent.half, d, plan)
 
     @property
     def groups(self) -> int:
@@ -447,6 +448,7 @@ class _Task(NamedTuple):  # gpu-only: has kernels to start
                 DEPTH=plan.depth,
                 STAGES=plan.stages,
                 PRECISION=_precision(),
+                C_SCALE=1.0 if self.C.dtype == torch.float32 else C_SCALE,
                 num_warps=plan.warps,
                 # Programs that wait for each other have to run at the same time: the driver sees to it, or refuses.
                 launch_cooperative_grid=plan.slices > 1,

@@ -22,16 +22,19 @@ C_SCALE = 4096.0
 _MULTIPLE = 8  # of columns: what the matrix units take at a time
 
 
-def can_be_rounded(rows: Tensor) -> bool:
-    """Whether products with these rows may be rounded to eleven bits, and would gain from half precision."""
+def may_be_rounded(matrix: Tensor) -> bool:
+    """Whether products with this may be rounded to eleven bits."""
     return (
-        rows.is_cuda
-        and rows.dtype == torch.float32
-        and rows.shape[-1] > FEW_PARTS
-        and rows.shape[-1] % _MULTIPLE == 0
+        matrix.is_cuda
+        and matrix.dtype == torch.float32
         and torch.backends.cuda.matmul.fp32_precision == "tf32"
         and not torch.compiler.is_compiling()
     )
+
+
+def can_be_rounded(rows: Tensor) -> bool:
+    """Whether products with these rows may be rounded, and would gain from both factors being in half precision."""
+    return rows.shape[-1] > FEW_PARTS and rows.shape[-1] % _MULTIPLE == 0 and may_be_rounded(rows)
 
 
 class Halves(NamedTuple):
@@ -61,8 +64,10 @@ class Halves(NamedTuple):
 
 
 def half_of(C: Tensor) -> Tensor | None:
-    """The matrix of a step as `Halves` multiplies with it, where products with it may be rounded."""
-    return (C * C_SCALE).half() if can_be_rounded(C) else None
+    """The matrix of a step times `C_SCALE`, where products with it may be rounded: for `Halves`, and for kernels."""
+    if not may_be_rounded(C):
+        return None
+    return torch.mul(C, C_SCALE, out=torch.empty_like(C, dtype=torch.half))  # gpu-only: as said
 
 
 def product_over_rows(a: Tensor, b: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ Names of compile-time arguments, in capitals:
 - DEPTH: rows of C that are fetched at a time; STAGES: how many such fetches are under way at once
 - ALIGN: a power of two that divides r, which lets several numbers be fetched at once
 - PRECISION: that of products, as `tl.dot` names it
+- C_SCALE: what C has been multiplied by, for the range of half precision, in which it may be
 """
 
 from __future__ import annotations
@@ -116,6 +117,7 @@ def _product(
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
+    C_SCALE: tl.constexpr,
 ):
     """The tiles of this program of the product of some rows, which the whole group has written, with C."""
     sums = _zeros(TILES, ROWS, WIDTH)
@@ -131,6 +133,11 @@ def _product(
             # C is symmetric: reading it as its transpose puts numbers side by side that are multiplied together.
             b = tl.load(C + columns[None, :] * r + depth[:, None], mask=mask, other=0.0)
             grown = grown + (tl.dot(a, b.to(tl.float32), sums[tile], input_precision=PRECISION),)
+        sums = grown
+    if C_SCALE != 1.0:
+        grown = ()
+        for tile in tl.static_range(TILES):
+            grown = grown + (sums[tile] * (1.0 / C_SCALE),)
         sums = grown
     return sums
 
@@ -193,6 +200,7 @@ def fista(
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
+    C_SCALE: tl.constexpr,
 ):
     r"""Takes every step of FISTA.
 
@@ -258,7 +266,7 @@ def fista(
     clock = 1.0
     for k in tl.range(0, steps, num_stages=1):
         source = tl.where(k == 0, start, exchange + (k + 1) % 2 * size)
-        product = _product(source, C, rows, inside, first, r, TILES, WIDTH, ROWS, DEPTH, STAGES, PRECISION)
+        product = _product(source, C, rows, inside, first, r, TILES, WIDTH, ROWS, DEPTH, STAGES, PRECISION, C_SCALE)
         if k > 0:
             if CAP:
                 # Only now, after the product: so the loads of both are under way together.
@@ -325,6 +333,7 @@ def pull_back(
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
+    C_SCALE: tl.constexpr,
 ):
     r"""Sends a gradient back through every step of FISTA: the equations of `torchpfc.solvers.gradient`.
 
@@ -395,7 +404,9 @@ def pull_back(
             if CAP:
                 s = tl.load(scale + (k - 1) * n + rows, mask=inside, other=0.0)
         _meet(counters, (past + 1) * SLICES, SLICES)
-        product = _product(v_out + k * size, C, rows, inside, first, r, TILES, WIDTH, ROWS, DEPTH, STAGES, PRECISION)
+        product = _product(
+            v_out + k * size, C, rows, inside, first, r, TILES, WIDTH, ROWS, DEPTH, STAGES, PRECISION, C_SCALE
+        )
         arriving = _difference(v, product, TILES)
     _store(total_out + model * size, total, rows, inside, first, r, TILES, WIDTH)
     _store(start_out + model * size, arriving, rows, inside, first, r, TILES, WIDTH)
@@ -426,6 +437,7 @@ def conjugate_residuals(
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
+    C_SCALE: tl.constexpr,
 ):
     r"""Solves the linear system of `Implicit` on the support of h by a fixed number of steps.
 
@@ -489,7 +501,7 @@ def conjugate_residuals(
     for k in tl.range(0, steps, num_stages=1):
         _store(exchange, residual, rows, inside, first, r, TILES, WIDTH)
         _meet(counters, (2 * k + 1) * SLICES, SLICES)
-        product = _product(exchange, C, rows, inside, first, r, TILES, WIDTH, ROWS, DEPTH, STAGES, PRECISION)
+        product = _product(exchange, C, rows, inside, first, r, TILES, WIDTH, ROWS, DEPTH, STAGES, PRECISION, C_SCALE)
         image = ()
         left = tl.zeros([ROWS], dtype=tl.float32)
         size_left = tl.zeros([ROWS], dtype=tl.float32)
