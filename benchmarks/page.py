@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,8 @@ from _page_solving import OURS, tell_nmf, tell_nnls, tell_nnls_sizes, tell_separ
 from _page_training import tell_gpu, tell_rnn, tell_train_step
 from _page_words import Data, Gain, Told, grid, name, paragraphs, span
 
-from torchpfc.checkpoint import CorruptFileError, write_atomically
+from torchpfc.checkpoint import CorruptFileError, read_json
+from torchpfc.report.build import settle
 from torchpfc.report.charts import Axes, Panel, Series, line_chart, standalone
 from torchpfc.report.words import plural
 
@@ -197,15 +197,7 @@ def glance(gains: list[Gain], data: Data) -> list[list[str]]:
 
 def load(path: Path) -> Data | None:
     """What a file holds; None where there is none."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise CorruptFileError(f"{path} must hold JSON ({error}); measure it again") from None
-    if not isinstance(data, dict):
-        raise CorruptFileError(f"{path} must hold an object, got {type(data).__name__}; measure it again")
-    return data
+    return read_json(path) if path.exists() else None
 
 
 def question(section: Section) -> str:
@@ -224,18 +216,6 @@ def describe(data: Data) -> str:
     return f"{hardware['gpu']} ({cpu}) with {used}" if hardware["gpu"] else f"{cpu} with {used}"
 
 
-def settle(files: dict[Path, str], figures: Path, *, check: bool) -> list[Path]:
-    """Makes the files as they should be, unless asked only to look; names those that were not."""
-    stale = set(figures.glob("*.svg")) - set(files)
-    changed = [path for path, text in files.items() if not path.exists() or path.read_bytes() != text.encode()]
-    if not check:
-        for path in changed:
-            write_atomically(path, files[path])
-        for path in stale:
-            path.unlink()
-    return sorted([*changed, *stale])
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file would change")
@@ -243,7 +223,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--docs", type=Path, default=HERE.parent / "docs")
     args = parser.parse_args(arguments)
     try:
-        changed = settle(write_files(args.results, args.docs), args.docs / FIGURES, check=args.check)
+        files = write_files(args.results, args.docs)
+        stale = set((args.docs / FIGURES).glob("*.svg")) - set(files)
+        changed = settle(files, stale=stale, check=args.check)
     except CorruptFileError as error:
         print(error, file=sys.stderr)
         return 1

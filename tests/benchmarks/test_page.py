@@ -119,8 +119,8 @@ def test_a_missing_file_is_named_as_not_measured(read, results, tmp_path, page):
 @pytest.mark.parametrize(
     ("content", "wanted"),
     [
-        ("{", r"must hold JSON \(.*\); measure it again"),
-        ("[]", "must hold an object, got list; measure it again"),
+        ("{", r"must hold JSON \(.*\); delete it"),
+        ("[]", "must hold a JSON object, got a list; delete it"),
         ("{}", r"must hold what its benchmark writes, got KeyError: .*; measure it again: python benchmarks/gpu\.py"),
         ('{"shapes": []}', "must hold what its benchmark writes, got "),
     ],

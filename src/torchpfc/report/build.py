@@ -64,15 +64,21 @@ def make_report(
         out / PAGE: write_page(comparison, figures, known_data or {}, link),
     }
     files |= _figure_files(out, figures)
-    return _settle(files, stale=set((out / FIGURES).glob("*.svg")) - set(files), check=check)
+    return settle(files, stale=set((out / FIGURES).glob("*.svg")) - set(files), check=check)
 
 
 def _figure_files(out: Path, figures: list[Drawn]) -> dict[Path, str]:
     return {out / FIGURES / f"{figure.name}.svg": standalone(svg) for figure, svg in figures if svg is not None}
 
 
-def _settle(files: Mapping[Path, str], *, stale: set[Path], check: bool) -> list[Path]:
-    """Makes the folder as it should be, unless asked only to look; names the files that were not."""
+def settle(files: Mapping[Path, str], *, stale: set[Path], check: bool) -> list[Path]:
+    """Makes files as they should be, unless asked only to look; names those that were not.
+
+    Args:
+        files: What each should hold.
+        stale: Files that should not be there.
+        check: Whether to look only.
+    """
     changed = [path for path, content in files.items() if not path.exists() or path.read_bytes() != content.encode()]
     if not check:
         for path in changed:
