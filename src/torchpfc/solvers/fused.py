@@ -216,9 +216,10 @@ def take_step(  # gpu-only: starts a kernel
 
 def halves_of(descent: Descent, rows: Tensor | None = None) -> Halves | None:
     """Room for what products are made of in half precision, where they may be; with these rows in it, if given."""
-    if not isinstance(descent, Gram) or not applies_to_rows(descent) or not can_be_rounded(descent.offset):
+    if not isinstance(descent, Gram) or descent.half is None or not applies_to_rows(descent):
         return None
-    assert descent.half is not None  # gpu-only: from here
+    if not can_be_rounded(descent.offset):  # gpu-only: from here
+        return None  # gpu-only: as above
     halves = Halves.of(descent.half, descent.offset)  # gpu-only: as above
     if rows is not None:  # gpu-only: as above
         _launch_by_rows("store_half", rows, rows.contiguous(), *_room(halves))  # gpu-only: as above
@@ -309,7 +310,7 @@ def take_plain_steps(  # gpu-only: starts kernels
         - limit: $(*, 1, 1)$ over the batch, $(*, n, 1)$ otherwise
     """
     d, limit = offset.contiguous(), limit.contiguous()
-    h, halves = torch.empty_like(d), None if half is None else Halves.of(half, d)
+    h, halves = torch.empty_like(d), None if half is None or not can_be_rounded(d) else Halves.of(half, d)
     peaks = d.new_zeros((steps, *limit.shape))
     product: Tensor | None = None
     for k in range(steps):
