@@ -7,6 +7,7 @@ from tests.report.made import PRESETS, Made, by_name, experiment, never, png, re
 from torchpfc.checkpoint import CorruptFileError
 from torchpfc.experiments.registry import Cited, Experiment, Row, Table
 from torchpfc.report.compare import Comparison, Verdict, fill
+from torchpfc.report.continual import MOST_PICTURES
 from torchpfc.report.figures import draw_figures, list_figures
 from torchpfc.report.markdown import write_document
 from torchpfc.report.page import write_page
@@ -67,6 +68,14 @@ def test_pictures_are_named_by_their_rows():
     assert figures["T-parts-by-class"] is None
     with pytest.raises(CorruptFileError, match="must hold images that can be drawn"):
         drawn(result(images={"parts_by_class": "none"}), of=experiment(TABLE))
+
+
+def test_too_many_pictures_are_left_out():
+    rows = tuple(Row(f"S.{width}", Windowed(width=width)) for width in range(1, MOST_PICTURES + 2))
+    of = Experiment("made", "something made", Windowed, never, PRESETS, (Table("S", "Many", rows),))
+    runs = [result(row.config, images={"parts_by_class": png()}) for row in rows]
+    assert drawn(*runs, of=of)["S-parts-by-class"] is None
+    assert len(words(drawn(*runs[:-1], of=of)["S-parts-by-class"])) == MOST_PICTURES
 
 
 METRICS = Table(

@@ -14,6 +14,8 @@ from torchpfc.report.compare import Sample, Sheet
 MATRIX = "accuracy_matrix"
 FEWEST = 2
 """Tasks, widths or speeds that make a grid."""
+MOST_PICTURES = 9
+"""Of a kind: rows that change one setting after another look alike, and their pictures are large."""
 
 
 def draw_matrices(sheet: Sheet, title: str) -> str | None:
@@ -69,14 +71,14 @@ def _mean(sample: Sample | None, metric: str) -> float:
 
 
 def draw_pictures(sheet: Sheet, title: str, *, name: str) -> str | None:
-    """One picture of each row that has it."""
+    """One picture of each row that has it, unless these are too many to look at."""
     pictures: list[Picture] = []
     for line in sheet.lines:
         runs = line.deciding.results if line.deciding else ()
         result = next((result for result in runs if name in result.images), None)
         if result is not None:
             pictures.append(_picture(line.row.id, result, name))
-    return picture_chart(pictures, title=title) if pictures else None
+    return picture_chart(pictures, title=title) if 0 < len(pictures) <= MOST_PICTURES else None
 
 
 def _picture(label: str, result: Result, name: str) -> Picture:
