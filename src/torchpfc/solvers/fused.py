@@ -18,7 +18,7 @@ from torch import Tensor
 
 from torchpfc.solvers.base import Outcome, Pullback, Trace
 from torchpfc.solvers.descent import Descent, Gram
-from torchpfc.solvers.halves import C_SCALE, FEW_PARTS, Halves, can_be_rounded
+from torchpfc.solvers.halves import C_SCALE, FEW_PARTS, Halves
 from torchpfc.solvers.scaling import Bounds
 
 LONGEST_ROW = 8192
@@ -216,14 +216,12 @@ def take_step(  # gpu-only: starts a kernel
 
 def halves_of(descent: Descent, rows: Tensor | None = None) -> Halves | None:
     """Room for what products are made of in half precision, where they may be; with these rows in it, if given."""
-    if not isinstance(descent, Gram) or descent.half is None or not applies_to_rows(descent):
+    if not isinstance(descent, Gram) or not applies_to_rows(descent):
         return None
-    if not can_be_rounded(descent.offset):  # gpu-only: from here
-        return None  # gpu-only: as above
-    halves = Halves.of(descent.half, descent.offset)  # gpu-only: as above
-    if rows is not None:  # gpu-only: as above
-        _launch_by_rows("store_half", rows, rows.contiguous(), *_room(halves))  # gpu-only: as above
-    return halves  # gpu-only: as above
+    halves = Halves.of(descent.half, descent.offset)
+    if halves is not None and rows is not None:  # gpu-only: starts a kernel
+        _launch_by_rows("store_half", rows, rows.contiguous(), *_room(halves))
+    return halves
 
 
 def pull_back_by_rows(
@@ -310,7 +308,7 @@ def take_plain_steps(  # gpu-only: starts kernels
         - limit: $(*, 1, 1)$ over the batch, $(*, n, 1)$ otherwise
     """
     d, limit = offset.contiguous(), limit.contiguous()
-    h, halves = torch.empty_like(d), None if half is None or not can_be_rounded(d) else Halves.of(half, d)
+    h, halves = torch.empty_like(d), Halves.of(half, d)
     peaks = d.new_zeros((steps, *limit.shape))
     product: Tensor | None = None
     for k in range(steps):

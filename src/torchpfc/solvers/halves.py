@@ -54,9 +54,12 @@ class Halves(NamedTuple):
     """What a row of the product has to be multiplied by."""
 
     @classmethod
-    def of(cls, C: Tensor, like: Tensor) -> Self:  # gpu-only: for kernels alone
-        """Room for rows like these, to be multiplied with what `half_of` made."""
-        return cls(C, like.new_empty(like.shape, dtype=torch.half), like.new_empty(like.shape[:-1]))
+    def of(cls, C: Tensor | None, like: Tensor) -> Self | None:
+        """Room for rows like these, to be multiplied with what `half_of` made; None where nothing would be gained."""
+        if C is None or not can_be_rounded(like):
+            return None
+        rows = like.new_empty(like.shape, dtype=torch.half)  # gpu-only: for kernels alone
+        return cls(C, rows, like.new_empty(like.shape[:-1]))  # gpu-only: as above
 
     def product(self) -> Tensor:  # gpu-only: the CPU has no such product
         """The product, before its rows are multiplied by the factors."""
@@ -82,7 +85,8 @@ def product_over_rows(a: Tensor, b: Tensor) -> Tensor:
     """
     if not can_be_rounded(a):
         return a.mT @ b
-    (half_a, size_a), (half_b, size_b) = _scaled(a), _scaled(b)  # gpu-only: the CPU has no such product
+    half_a, size_a = _scaled(a)  # gpu-only: the CPU has no such product
+    half_b, size_b = (half_a, size_a) if a is b else _scaled(b)  # gpu-only: as above
     return _multiply(half_a.mT, half_b).mul_(size_a * size_b)  # gpu-only: as above
 
 
