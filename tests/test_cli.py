@@ -97,14 +97,17 @@ def test_an_interruption_leaves_no_traceback(monkeypatch, capsys):
     assert capsys.readouterr().err == "torchpfc demo was interrupted\n"
 
 
-def test_a_reader_who_has_seen_enough_is_no_error(monkeypatch):
+@pytest.mark.parametrize("arguments", [["list"], ["list", "split-mnist"]], ids=["little", "much"])
+def test_a_reader_who_has_seen_enough_is_no_error(arguments):
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "torchpfc", "list", "split-mnist"]
+    command = [sys.executable, "-m", "torchpfc", *arguments]
     result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (result.returncode, result.stderr) == (141, b"")
 
+
+def test_what_is_left_to_print_goes_nowhere_without_a_reader(monkeypatch):
     def print_on(*_):
         raise BrokenPipeError
 
