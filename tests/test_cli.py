@@ -102,7 +102,8 @@ def test_a_reader_who_has_seen_enough_is_no_error(arguments):
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "torchpfc", *arguments]
-    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=buffered, check=False)
     os.close(writer)
     assert (result.returncode, result.stderr) == (141, b"")
 
