@@ -104,7 +104,7 @@ def test_presets_change_how_a_block_is_trained_and_nothing_else() -> None:
         (OrderedPFC, {"order": "random"}, "order must be one of sorted, fixed, got 'random'"),
         (OrderedMLP, {"sweep_speed": float("inf")}, "width and sweep_speed must not be negative, got 0 and inf"),
         (Parts, {"readout": "all"}, "readout must be one of residual, joint, got 'all'"),
-        (Parts, {"l1": -0.1}, "l1, refine and shift must not be negative, got -0.1, 0 and 0"),
+        (Parts, {"l1": -0.1}, "l1, refine and shift must not be negative, got -0.1, 5 and 0"),
         (Parts, {"tasks": "triples"}, "tasks must be one of pairs, classes, got 'triples'"),
         (RunningSums, {"method": "svm"}, "method must be one of nearest-mean, lda, fourier, got 'svm'"),
         (RunningSums, {"ridge": 0.0}, "ridge must be positive and finite, got 0.0"),

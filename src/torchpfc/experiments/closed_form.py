@@ -139,7 +139,8 @@ class Parts(OnePass):
     columns_per_class: int = 135
     l1: float = 0.2
     power: float = 0.5
-    refine: int = 0
+    refine: int = 5
+    """Passes that make parts of means: the best of 0, 1 and 5 on validation images of Fashion-MNIST."""
     iterations: int = 100
     """Steps of the solver."""
     shift: int = 0

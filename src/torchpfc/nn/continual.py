@@ -50,8 +50,8 @@ class Shifts:
 class ContinualPFC(nn.Module):
     r"""Learns classes one after another: each gets parts of its own, and what is there never changes again.
 
-    The parts of a class are means of similar examples of it (k-means), scaled to norm 1. An input belongs to the class
-    whose parts explain it best, each class by itself:
+    The parts of a class are means of similar examples of it (k-means), refined by a few passes of a factorization of
+    them all, and scaled to norm 1. An input belongs to the class whose parts explain it best, each class by itself:
 
     $$\hat c = \arg\min_c \min_{h \ge 0} \tfrac12 \|x - W_c h\|^2 + l_1 \sum_r h_r$$
 
@@ -65,7 +65,7 @@ class ContinualPFC(nn.Module):
         columns_per_class: Parts that `learn` adds for each class it is shown, unless told otherwise.
         l1: Weight of the sum of h, for inputs of norm 1.
         power: Inputs are raised to this power first; less than 1 makes bright pixels count less.
-        refine: Passes of a factorization with the same `l1`, from the means on, that make parts of them.
+        refine: Passes of the factorization, with the same `l1`; 0 keeps the means.
         views: Gives several looks at inputs, such as `Shifts`. A class explains an input as well as the look that it
             explains best. Parts are made of the inputs as they are.
         solver: How h is found.
@@ -100,7 +100,7 @@ class ContinualPFC(nn.Module):
         columns_per_class: int = 135,
         l1: float = 0.2,
         power: float = 0.5,
-        refine: int = 0,
+        refine: int = 5,
         views: Callable[[Tensor], Tensor] | None = None,
         solver: Solver | None = None,
         device: torch.device | str | None = None,
