@@ -140,7 +140,7 @@ register(
             Table("T3", "Split MNIST", tuple(_table_3("T3", "mnist")), cited=CITED),
             Table("T3F", "Split Fashion-MNIST", tuple(_table_3("T3F", "fashion-mnist"))),
             Table("SWEEP", "Split MNIST: width of the window against its speed", tuple(_table_sweep())),
-            Table("PARTS", "Parts of every class: means of examples, and one setting changed at a time", tuple(_table_levers())),
+            Table("PARTS", "Means of similar examples, one setting changed at a time", tuple(_table_levers())),
         ),
     )
 )
