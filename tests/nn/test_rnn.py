@@ -386,6 +386,8 @@ def test_a_device_finds_the_same_states_and_gradients(
             y, state = model(data, lengths=lengths)
         loss = y.square().sum() + state.sum() + rnn_reconstruction_loss(seen)
         results.append([y, state, *torch.autograd.grad(loss, list(model.parameters()))])
-    for expected, found in zip(*results, strict=True):
-        # An entry that is at the floor on one machine may be a little above it on the other: compare as a whole.
-        assert (found.double().cpu() - expected).norm() < (3e-2 if tf32 else 1e-2) * expected.norm()
+    # An entry that is at the floor on one machine may be a little above it on the other: compare as a whole. That alone
+    # changes the gradient by up to a tenth once C is rounded to the eleven bits of TF32, in whatever precision.
+    for k, (expected, found) in enumerate(zip(*results, strict=True)):
+        allowed = 1e-2 if k < 2 or not tf32 else 0.2
+        assert (found.double().cpu() - expected).norm() < allowed * expected.norm()

@@ -160,6 +160,7 @@ def test_a_device_that_is_not_there_is_refused(Estimator, monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # three iterations are few
 @pytest.mark.parametrize("Estimator", ESTIMATORS)
 def test_a_gpu_gives_what_the_cpu_gives(Estimator, tmp_path):
     X, y = make_data()

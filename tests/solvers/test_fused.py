@@ -16,12 +16,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torchpfc import FISTA, Implicit, NonnegativeLeastSquares, ProjectedGradient, Unrolled, solve
-from torchpfc.solvers import Adjoint, fused, kernels
+from torchpfc.solvers import Adjoint, fused, kernels, tiles
 from torchpfc.solvers.adjoint import _solve_on_support
 from torchpfc.solvers.base import Outcome, Trace, iterate
 from torchpfc.solvers.descent import Descent, Factored, Gram, prepare
-from torchpfc.solvers.fused import Device, Plan, plan_for
-from torchpfc.solvers.halves import FEW_PARTS, can_be_rounded
+from torchpfc.solvers.fused import Device, Plan, plan_for, plan_to_keep
+from torchpfc.solvers.halves import C_SCALE, FEW_PARTS, KEPT_PARTS, can_be_rounded, half_of
 from torchpfc.solvers.scaling import Bounds
 
 H200 = Device(processors=132, shared=232_448)
@@ -39,8 +39,10 @@ CASES = [  # n, r, stack, solver: few, since a kernel is compiled for each
 ]
 PRECISIONS = [pytest.param(False, id="float32"), pytest.param(True, id="tf32")]
 
-# Whole rows, few and many slices, several tiles, and enough rows for the matrix units of whole groups of warps.
+# Whole rows, few and many slices, several tiles, enough rows for the matrix units of whole groups of warps, and C kept.
 PLANS = [
+    Plan(rows=16, slices=1, tiles=5, width=64, depth=64, stages=1, warps=8, keep=True),
+    Plan(rows=32, slices=1, tiles=5, width=64, depth=64, stages=1, warps=8, keep=True),
     Plan(rows=16, slices=1, tiles=5, width=64, depth=32, stages=4, warps=8),
     Plan(rows=16, slices=2, tiles=3, width=64, depth=32, stages=4, warps=8),
     Plan(rows=16, slices=5, tiles=1, width=64, depth=64, stages=6, warps=8),
@@ -137,6 +139,16 @@ class TestWhereTheKernelsApply:
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
         assert not can_be_rounded(offset)
 
+    def test_with_c_in_half_precision_where_it_can_be_kept_or_multiplied(self, tf32: None) -> None:
+        def is_made(r: int, device: str = "cuda") -> bool:
+            with FakeTensorMode():
+                return half_of(torch.empty(r, r, device=device)) is not None
+
+        assert is_made(KEPT_PARTS) and is_made(301) and is_made(1000)
+        assert not is_made(KEPT_PARTS + 8) and not is_made(1001) and not is_made(300, device="cpu")
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+        assert not is_made(300)
+
     def test_not_while_compiling(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
         assert not fused.applies(self.descent())
@@ -176,8 +188,10 @@ def test_the_kernels_can_be_imported_without_triton(monkeypatch: pytest.MonkeyPa
     for name in [name for name in sys.modules if name == "triton" or name.startswith("triton.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "triton", None)
-    assert importlib.reload(kernels).triton is None
+    assert importlib.reload(tiles).triton is None
+    importlib.reload(kernels)
     monkeypatch.undo()
+    importlib.reload(tiles)
     importlib.reload(kernels)
 
 
@@ -231,7 +245,25 @@ def test_a_plan_covers_the_columns_and_lets_those_run_together_that_wait_for_eac
     assert plan.stages >= 2 and in_flight <= device.shared
 
 
+@given(
+    stack=st.integers(1, 40),
+    n=st.integers(1, 5000),
+    r=st.integers(1, FEW_PARTS),
+    device=st.sampled_from([H200, SMALL]),
+)
+def test_a_plan_that_keeps_c_has_room_for_it(stack: int, n: int, r: int, device: Device) -> None:
+    plan = plan_to_keep(stack, n, r, device)
+    if plan is None:
+        assert r > (KEPT_PARTS if device is H200 else 192)
+    else:
+        columns = plan.tiles * plan.width
+        assert plan.keep and plan.slices == 1 and columns - plan.width < r <= columns
+        assert 2 * columns**2 < device.shared
+
+
 def test_plans_of_common_sizes() -> None:
+    assert plan_to_keep(8, 200, 300, H200) == Plan(16, 1, 5, 64, 64, 1, 8, keep=True)
+    assert plan_to_keep(1, 10_000, 300, H200) == Plan(32, 1, 5, 64, 64, 1, 8, keep=True)
     assert plan_for(1, 200, 300, H200)[:4] == (16, 10, 1, 32)
     assert plan_for(1, 10_000, 300, H200)[:4] == (16, 1, 5, 64)
 
@@ -341,7 +373,9 @@ def test_row_by_row_all_equals_the_plain_loops(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("n", "r", "stack"), [(200, 2000, ()), (37, 1000, (3,))], ids=str)
+@pytest.mark.parametrize(
+    ("n", "r", "stack"), [(200, 2000, ()), (37, 1000, (3,)), (200, 300, ()), (200, 300, (12,)), (37, 64, ())], ids=str
+)
 @pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
 def test_in_half_precision_all_is_as_exact_as_in_tf32(
     n: int, r: int, stack: tuple[int, ...], size: float, tf32: None, monkeypatch: pytest.MonkeyPatch
@@ -359,7 +393,7 @@ def test_in_half_precision_all_is_as_exact_as_in_tf32(
         u = _solve_on_support(descent, bounds, outcome, gradient, Implicit.fast(3))
         return [outcome.h, *back, u, *descent.unrolled_gradients(trace.h[..., :30, :, :], back.v, back.total)]
 
-    assert fused.halves_of(descent) is not None
+    assert isinstance(descent, Gram) and descent.half is not None
     halves = everything(descent, start, gradient)
     monkeypatch.setattr("torchpfc.solvers.halves.can_be_rounded", lambda rows: False)
     descent = replace(descent, half=None)
@@ -371,11 +405,13 @@ def test_in_half_precision_all_is_as_exact_as_in_tf32(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.rows}-{plan.slices}x{plan.tiles}x{plan.width}")
+@pytest.mark.parametrize("plan", PLANS, ids=lambda p: f"{p.rows}-{p.slices}x{p.tiles}x{p.width}{'-kept' * p.keep}")
 def test_every_plan_gives_the_same_again_and_again(plan: Plan) -> None:
     solver = FISTA.paper(30)
     x, W, start = made(70, 300, (), "cuda")
     descent, bounds = ready(solver, x, W)
+    assert isinstance(descent, Gram)
+    descent = replace(descent, half=(C_SCALE * descent.C).half() if plan.keep else None)
     gradient = torch.randn(start.shape, generator=torch.Generator().manual_seed(1)).to("cuda")
 
     def results() -> tuple[Tensor, ...]:
@@ -389,8 +425,8 @@ def test_every_plan_gives_the_same_again_and_again(plan: Plan) -> None:
         for one, other in zip(results(), first, strict=True):
             assert torch.equal(one, other)
     trace = Trace.of(start, 30)
-    fused.take_steps(30, descent, bounds, start, trace)
-    assert distance(first[3], trace.h) < 3e-5
+    fused.take_steps(30, replace(descent, half=None), bounds, start, trace)
+    assert distance(first[3], trace.h) < (1e-2 if plan.keep else 3e-5)
 
 
 @pytest.mark.gpu

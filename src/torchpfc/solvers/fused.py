@@ -1,9 +1,10 @@
 """Steps of a solve as kernels, on a CUDA device: all of them in one for up to a few hundred parts, else one for each.
 
 With few parts, a step keeps the device busy for a microsecond or two, less than it takes to start one of the several
-operations that a step in PyTorch consists of. The kernels of `torchpfc.solvers.kernels` take all steps at once. With
-more parts, a step is one product, as in PyTorch, and one kernel for all the rest of it. They do what the plain loops
-do, up to rounding. Where they do not apply, the plain loops run.
+operations that a step in PyTorch consists of. The kernels of `torchpfc.solvers.kernels` take all steps at once. Where
+products may be rounded and C in half precision has room on one processor, it is fetched once, and a row never leaves
+the processor; else processors share rows. With more parts, a step is one product, as in PyTorch, and one kernel for all
+the rest of it. They do what the plain loops do, up to rounding. Where they do not apply, the plain loops run.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _FEWEST_SLICES = 5  # of a row, where it is cut at all: below that, waiting for 
 _WHOLE = 128  # columns of a row that is never cut
 _MOST_SLICES = 16  # of a row: what the kernels have room for
 _MOST_STAGES = 6
+_BESIDE_C = 10_240  # bytes of memory on a processor that rows on their way to a product take
 
 
 class Plan(NamedTuple):
@@ -49,6 +51,8 @@ class Plan(NamedTuple):
     """How many such fetches are under way at once."""
     warps: int
     """A thirty-second of the threads of a program."""
+    keep: bool = False
+    """Whether C, in half precision, stays in the memory of a processor."""
 
 
 class Device(NamedTuple):
@@ -65,6 +69,16 @@ class Device(NamedTuple):
         properties = torch.cuda.get_device_properties(device)
         shared: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
         return cls(properties.multi_processor_count, shared)
+
+
+def plan_to_keep(stack: int, n: int, r: int, device: Device) -> Plan | None:
+    """Gives whole rows to each program, and all of C; None where that has no room."""
+    width, warps = 64, 8  # each warp has eight columns of every tile, as many as the matrix units take at a time
+    tiles = math.ceil(r / width)
+    if 2 * (tiles * width) ** 2 + _BESIDE_C > device.shared:
+        return None
+    rows = 16 if stack * math.ceil(n / 16) <= device.processors else 32
+    return Plan(rows, 1, tiles, width, width, 1, warps, keep=True)
 
 
 def plan_for(stack: int, n: int, r: int, device: Device) -> Plan:
@@ -407,9 +421,12 @@ class _Task(NamedTuple):  # gpu-only: has kernels to start
         d = descent.offset
         n, r = d.shape[-2:]
         if plan is None:
-            plan = plan_for(d.shape[:-2].numel(), n, r, Device.of(d.device))
+            size = (d.shape[:-2].numel(), n, r, Device.of(d.device))
+            plan = (plan_to_keep(*size) if descent.half is not None else None) or plan_for(*size)
         assert plan.slices * plan.tiles * plan.width >= r
-        return cls(descent.C if descent.half is None else descent.half, d, plan)
+        C = descent.half if plan.keep else descent.C
+        assert C is not None
+        return cls(C, d, plan)
 
     @property
     def groups(self) -> int:
@@ -447,7 +464,8 @@ class _Task(NamedTuple):  # gpu-only: has kernels to start
                 DEPTH=plan.depth,
                 STAGES=plan.stages,
                 PRECISION=_precision(),
-                C_SCALE=1.0 if self.C.dtype == torch.float32 else C_SCALE,
+                KEEP=plan.keep,
+                C_SCALE=C_SCALE,
                 num_warps=plan.warps,
                 # Programs that wait for each other have to run at the same time: the driver sees to it, or refuses.
                 launch_cooperative_grid=plan.slices > 1,

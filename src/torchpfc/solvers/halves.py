@@ -16,6 +16,9 @@ from torch import Tensor
 FEW_PARTS = 512
 """With up to so many, a product is not what takes the time of a step."""
 
+KEPT_PARTS = 320
+"""With up to so many, C in half precision has room in the memory of one processor."""
+
 C_SCALE = 4096.0
 """C is multiplied by this: its entries are at most about 1, and half precision is rough below 6e-5."""
 
@@ -67,8 +70,8 @@ class Halves(NamedTuple):
 
 
 def half_of(C: Tensor) -> Tensor | None:
-    """The matrix of a step times `C_SCALE`, where products with it may be rounded: for `Halves`, and for kernels."""
-    if not may_be_rounded(C):
+    """The matrix of a step times `C_SCALE`, for `Halves` and for kernels that keep it; None where neither is to be."""
+    if not may_be_rounded(C) or not (C.shape[-1] <= KEPT_PARTS or can_be_rounded(C)):
         return None
     return torch.mul(C, C_SCALE, out=torch.empty_like(C, dtype=torch.half))  # gpu-only: as said
 

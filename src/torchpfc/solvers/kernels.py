@@ -6,7 +6,8 @@ launch, `torchpfc.solvers.row_kernels` has what it needs beside the product.
 No row of a batch depends on another. So a group of programs takes a few rows through every step without asking anybody
 outside of the group. Each program of a group owns a slice of the columns of h. After each step it writes its slice to
 memory, waits for the others of its group, and reads theirs, through the second-level cache; a group of one program
-waits for nobody.
+waits for nobody. Where products may be rounded and there is room, a group is one program, and all of C stays on its
+processor, in half precision: then nothing is read between two steps.
 
 The file can be imported where Triton is missing; its functions then cannot be called.
 
@@ -18,160 +19,35 @@ Names of compile-time arguments, in capitals:
 - DEPTH: rows of C that are fetched at a time; STAGES: how many such fetches are under way at once
 - ALIGN: a power of two that divides r, which lets several numbers be fetched at once
 - PRECISION: that of products, as `tl.dot` names it
-- C_SCALE: what C has been multiplied by, for the range of half precision, in which it may be
+- KEEP: whether a program takes whole rows, and C in half precision stays in the memory of its processor
+- C_SCALE: what C has been multiplied by then, for the range of half precision
 """
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
 
-try:
-    import triton
-    import triton.language as tl  # gpu-only: Triton comes with devices for it
-except ImportError:
-    triton = None
+from torchpfc.solvers.tiles import (
+    cap,
+    difference,
+    dot_rows,
+    find_place,
+    jit,
+    keep,
+    largest_of,
+    load_tiles,
+    meet,
+    product_with,
+    product_with_kept,
+    read_shares,
+    scaled,
+    share,
+    store_tiles,
+    zeros,
+)
 
-# Sizes that vary from call to call: a kernel serves all of them without being compiled again.
-_SIZES = ["n", "units", "steps"]
-
-
-def jit(function: Any) -> Any:
-    """Compiles a kernel when it is first called, where Triton is there."""
-    return function if triton is None else triton.jit(function, do_not_specialize=_SIZES)
-
-
-@jit  # gpu-only: compiled for the device
-def _meet(counter, arrivals, SLICES: tl.constexpr):
-    """Waits for the programs of this group, and lets each of them see what the others have written.
-
-    Args:
-        counter: How often a program of this group has come to a meeting.
-        arrivals: What the counter must reach.
-        SLICES: Programs in a group.
-    """
-    tl.debug_barrier()
-    if SLICES > 1:
-        arrived = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") + 1
-        while arrived < arrivals:
-            arrived = tl.atomic_add(counter, 0, sem="acquire", scope="gpu")
-
-
-@jit  # gpu-only: compiled for the device
-def _load(base, rows, inside, first, r, TILES: tl.constexpr, WIDTH: tl.constexpr):
-    """The tiles of this program out of a matrix of shape (n, r), zero beyond its edges."""
-    tiles = ()
-    for tile in tl.static_range(TILES):
-        columns = first + tile * WIDTH + tl.arange(0, WIDTH)
-        mask = inside[:, None] & (columns < r)[None, :]
-        tiles = tiles + (tl.load(base + rows[:, None] * r + columns[None, :], mask=mask, other=0.0),)
-    return tiles
-
-
-@jit  # gpu-only: compiled for the device
-def _store(base, tiles, rows, inside, first, r, TILES: tl.constexpr, WIDTH: tl.constexpr):
-    """Writes the tiles of this program to a matrix of shape (n, r)."""
-    for tile in tl.static_range(TILES):
-        columns = first + tile * WIDTH + tl.arange(0, WIDTH)
-        mask = inside[:, None] & (columns < r)[None, :]
-        tl.store(base + rows[:, None] * r + columns[None, :], tiles[tile], mask=mask)
-
-
-@jit  # gpu-only: compiled for the device
-def _zeros(TILES: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """Tiles of zeros."""
-    tiles = ()
-    for _ in tl.static_range(TILES):
-        tiles = tiles + (tl.zeros([ROWS, WIDTH], dtype=tl.float32),)
-    return tiles
-
-
-@jit  # gpu-only: compiled for the device
-def _scaled(tiles, scale, TILES: tl.constexpr):
-    """Tiles with each row multiplied by a number."""
-    scaled = ()
-    for tile in tl.static_range(TILES):
-        scaled = scaled + (scale[:, None] * tiles[tile],)
-    return scaled
-
-
-@jit  # gpu-only: compiled for the device
-def _difference(tiles, others, TILES: tl.constexpr):
-    """What is left of tiles when others are taken away."""
-    differences = ()
-    for tile in tl.static_range(TILES):
-        differences = differences + (tiles[tile] - others[tile],)
-    return differences
-
-
-@jit  # gpu-only: compiled for the device
-def _product(
-    source,
-    C,
-    rows,
-    inside,
-    first,
-    r,
-    TILES: tl.constexpr,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRECISION: tl.constexpr,
-    C_SCALE: tl.constexpr,
-):
-    """The tiles of this program of the product of some rows, which the whole group has written, with C."""
-    sums = _zeros(TILES, ROWS, WIDTH)
-    for k in tl.range(0, r, DEPTH, num_stages=STAGES):
-        depth = k + tl.arange(0, DEPTH)
-        mask = inside[:, None] & (depth < r)[None, :]
-        # Past the first-level cache: other processors have written this.
-        a = tl.load(source + rows[:, None] * r + depth[None, :], mask=mask, other=0.0, cache_modifier=".cg")
-        grown = ()
-        for tile in tl.static_range(TILES):
-            columns = first + tile * WIDTH + tl.arange(0, WIDTH)
-            mask = (depth < r)[:, None] & (columns < r)[None, :]
-            # C is symmetric: reading it as its transpose puts numbers side by side that are multiplied together.
-            b = tl.load(C + columns[None, :] * r + depth[:, None], mask=mask, other=0.0)
-            grown = grown + (tl.dot(a, b.to(tl.float32), sums[tile], input_precision=PRECISION),)
-        sums = grown
-    if C_SCALE != 1.0:
-        grown = ()
-        for tile in tl.static_range(TILES):
-            grown = grown + (sums[tile] * (1.0 / C_SCALE),)
-        sums = grown
-    return sums
-
-
-@jit  # gpu-only: compiled for the device
-def _place(program, n, ROWS: tl.constexpr, SLICES: tl.constexpr):
-    """Where a program works: its group, its place in the group, its problem in the stack, and its rows there."""
-    group = program // SLICES
-    blocks = tl.cdiv(n, ROWS)
-    model = (group // blocks).to(tl.int64)
-    return group, program % SLICES, model, group % blocks * ROWS + tl.arange(0, ROWS)
-
-
-@jit  # gpu-only: compiled for the device
-def _share(sums, place, member, ROWS: tl.constexpr):
-    """Writes a number per row for the other programs of the group."""
-    tl.store(place + member * ROWS + tl.arange(0, ROWS), sums)
-
-
-@jit  # gpu-only: compiled for the device
-def _shares(place, ROWS: tl.constexpr, SLICES: tl.constexpr):
-    """The numbers that the programs of the group have written, one column for each; zero where there is none."""
-    members = tl.arange(0, 16)
-    at = place + members[None, :] * ROWS + tl.arange(0, ROWS)[:, None]
-    return tl.load(at, mask=(members < SLICES)[None, :], other=0.0, cache_modifier=".cg")
-
-
-@jit  # gpu-only: compiled for the device
-def _scale(largest, limit, SLICES: tl.constexpr):
-    """What brings the largest entry of each row under the limit; a row whose limit is zero has the scale zero."""
-    if SLICES > 1:
-        largest = tl.max(largest, axis=1)
-    scale = limit / tl.maximum(largest, 1.1754943508222875e-38)
-    return tl.where(scale > 1.0, 1.0, scale)
+with suppress(ImportError):
+    import triton.language as tl
 
 
 @jit  # gpu-only: compiled for the device
@@ -200,6 +76,7 @@ def fista(
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
+    KEEP: tl.constexpr,
     C_SCALE: tl.constexpr,
 ):
     r"""Takes every step of FISTA.
@@ -240,7 +117,7 @@ def fista(
     """
     r = units * ALIGN
     size = n.to(tl.int64) * r  # a trace holds more numbers than 32 bits can count
-    group, member, model, rows = _place(tl.program_id(0), n, ROWS, SLICES)
+    group, member, model, rows = find_place(tl.program_id(0), n, ROWS, SLICES)
     inside = rows < n
     first = member * (TILES * WIDTH)
     start += model * size
@@ -255,58 +132,64 @@ def fista(
         h_out += model * size
         scale_out += model * n
 
-    z = _load(start, rows, inside, first, r, TILES, WIDTH)  # the iterate before the cap
-    d = _load(offset + model * size, rows, inside, first, r, TILES, WIDTH)
-    last_g = _zeros(TILES, ROWS, WIDTH)
+    z = load_tiles(start, rows, inside, first, r, TILES, WIDTH)  # the iterate before the cap
+    d = load_tiles(offset + model * size, rows, inside, first, r, TILES, WIDTH)
+    last_g = zeros(TILES, ROWS, WIDTH)
     scale = tl.full([ROWS], 1.0, dtype=tl.float32)
     if CAP:
         allowed = tl.load(limit + model * n + rows, mask=inside, other=1.0)
-        largest = _shares(maxima, ROWS, 0) if SLICES > 1 else tl.zeros([ROWS], dtype=tl.float32)
+        largest = read_shares(maxima, ROWS, 0) if SLICES > 1 else tl.zeros([ROWS], dtype=tl.float32)
+    if KEEP:
+        kept = keep(C, r, TILES, WIDTH)
+    top = largest_of(z, TILES)
     momentum = 0.0
     clock = 1.0
     for k in tl.range(0, steps, num_stages=1):
-        source = tl.where(k == 0, start, exchange + (k + 1) % 2 * size)
-        product = _product(source, C, rows, inside, first, r, TILES, WIDTH, ROWS, DEPTH, STAGES, PRECISION, C_SCALE)
+        if KEEP:
+            product = product_with_kept(z, top, kept, ROWS, TILES, WIDTH, C_SCALE)
+        else:
+            source = tl.where(k == 0, start, exchange + (k + 1) % 2 * size)
+            product = product_with(source, C, rows, inside, first, r, TILES, WIDTH, ROWS, DEPTH, STAGES, PRECISION)
         if k > 0:
             if CAP:
                 # Only now, after the product: so the loads of both are under way together.
-                scale = _scale(largest, allowed, SLICES)
+                scale = cap(largest, allowed, SLICES)
             if TRACE:
-                _store(h_out + k * size, _scaled(z, scale, TILES), rows, inside, first, r, TILES, WIDTH)
+                store_tiles(h_out + k * size, scaled(z, scale, TILES), rows, inside, first, r, TILES, WIDTH)
                 if CAP and member == 0:
                     tl.store(scale_out + (k - 1) * n + rows, scale, mask=inside)
         g = ()
         moved = ()
-        top = tl.zeros([ROWS], dtype=tl.float32)
         for tile in tl.static_range(TILES):
             here = scale[:, None] * (z[tile] - product[tile])
             there = d[tile] + here + momentum * (here - last_g[tile])
             there = tl.where(there < floor, floor, there)  # not a maximum, so that NaN stays NaN
-            top = tl.maximum(top, tl.max(there, axis=1))
             g = g + (here,)
             moved = moved + (there,)
         last_g = g
         z = moved
-        _store(exchange + k % 2 * size, z, rows, inside, first, r, TILES, WIDTH)
-        if CAP and SLICES > 1:
-            _share(top, maxima + k % 2 * (SLICES * ROWS), member, ROWS)
-        _meet(counters, (k + 1) * SLICES, SLICES)
+        top = largest_of(z, TILES)
+        if not KEEP:
+            store_tiles(exchange + k % 2 * size, z, rows, inside, first, r, TILES, WIDTH)
+            if CAP and SLICES > 1:
+                share(top, maxima + k % 2 * (SLICES * ROWS), member, ROWS)
+            meet(counters, (k + 1) * SLICES, SLICES)
         if CAP:
-            largest = _shares(maxima + k % 2 * (SLICES * ROWS), ROWS, SLICES) if SLICES > 1 else top
+            largest = read_shares(maxima + k % 2 * (SLICES * ROWS), ROWS, SLICES) if SLICES > 1 else top
         later = (1.0 + tl.sqrt(1.0 + 4.0 * clock * clock)) / 2.0
         momentum = (clock - 1.0) / later
         clock = later
         if TRACE:
             tl.store(momentum_out + k, momentum, mask=tl.program_id(0) == 0)
     if CAP:
-        scale = _scale(largest, allowed, SLICES)
+        scale = cap(largest, allowed, SLICES)
         if TRACE:
             scale_out += (steps - 1) * n
         if member == 0:
             tl.store(scale_out + rows, scale, mask=inside)
     if TRACE:
         h_out += steps * size
-    _store(h_out, _scaled(z, scale, TILES), rows, inside, first, r, TILES, WIDTH)
+    store_tiles(h_out, scaled(z, scale, TILES), rows, inside, first, r, TILES, WIDTH)
 
 
 @jit  # gpu-only: compiled for the device
@@ -333,6 +216,7 @@ def pull_back(
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
+    KEEP: tl.constexpr,
     C_SCALE: tl.constexpr,
 ):
     r"""Sends a gradient back through every step of FISTA: the equations of `torchpfc.solvers.gradient`.
@@ -365,7 +249,7 @@ def pull_back(
     """
     r = units * ALIGN
     size = n.to(tl.int64) * r  # a trace holds more numbers than 32 bits can count
-    group, member, model, rows = _place(tl.program_id(0), n, ROWS, SLICES)
+    group, member, model, rows = find_place(tl.program_id(0), n, ROWS, SLICES)
     inside = rows < n
     first = member * (TILES * WIDTH)
     C += model * r * r
@@ -374,14 +258,16 @@ def pull_back(
     v_out += model * steps * size
     counters += group * 32
 
-    arriving = _load(gradient + model * size, rows, inside, first, r, TILES, WIDTH)
-    code = _load(h + steps * size, rows, inside, first, r, TILES, WIDTH)
+    arriving = load_tiles(gradient + model * size, rows, inside, first, r, TILES, WIDTH)
+    code = load_tiles(h + steps * size, rows, inside, first, r, TILES, WIDTH)
     s = tl.full([ROWS], 1.0, dtype=tl.float32)
     if CAP:
         s = tl.load(scale + (steps - 1) * n + rows, mask=inside, other=0.0)
     after = 0.0
-    u = _zeros(TILES, ROWS, WIDTH)
-    total = _zeros(TILES, ROWS, WIDTH)
+    u = zeros(TILES, ROWS, WIDTH)
+    total = zeros(TILES, ROWS, WIDTH)
+    if KEEP:
+        kept = keep(C, r, TILES, WIDTH)
     for past in tl.range(0, steps, num_stages=1):
         k = steps - 1 - past
         before = tl.load(momentum + k - 1, mask=k > 0, other=0.0)
@@ -398,18 +284,20 @@ def pull_back(
         u = earlier
         total = grown
         after = before
-        _store(v_out + k * size, v, rows, inside, first, r, TILES, WIDTH)
+        store_tiles(v_out + k * size, v, rows, inside, first, r, TILES, WIDTH)
         if k > 0:  # under way during the product
-            code = _load(h + k * size, rows, inside, first, r, TILES, WIDTH)
+            code = load_tiles(h + k * size, rows, inside, first, r, TILES, WIDTH)
             if CAP:
                 s = tl.load(scale + (k - 1) * n + rows, mask=inside, other=0.0)
-        _meet(counters, (past + 1) * SLICES, SLICES)
-        product = _product(
-            v_out + k * size, C, rows, inside, first, r, TILES, WIDTH, ROWS, DEPTH, STAGES, PRECISION, C_SCALE
-        )
-        arriving = _difference(v, product, TILES)
-    _store(total_out + model * size, total, rows, inside, first, r, TILES, WIDTH)
-    _store(start_out + model * size, arriving, rows, inside, first, r, TILES, WIDTH)
+        if KEEP:
+            product = product_with_kept(v, largest_of(v, TILES), kept, ROWS, TILES, WIDTH, C_SCALE)
+        else:
+            meet(counters, (past + 1) * SLICES, SLICES)
+            source = v_out + k * size
+            product = product_with(source, C, rows, inside, first, r, TILES, WIDTH, ROWS, DEPTH, STAGES, PRECISION)
+        arriving = difference(v, product, TILES)
+    store_tiles(total_out + model * size, total, rows, inside, first, r, TILES, WIDTH)
+    store_tiles(start_out + model * size, arriving, rows, inside, first, r, TILES, WIDTH)
 
 
 @jit  # gpu-only: compiled for the device
@@ -437,6 +325,7 @@ def conjugate_residuals(
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
+    KEEP: tl.constexpr,
     C_SCALE: tl.constexpr,
 ):
     r"""Solves the linear system of `Implicit` on the support of h by a fixed number of steps.
@@ -471,7 +360,7 @@ def conjugate_residuals(
     """
     r = units * ALIGN
     size = n.to(tl.int64) * r  # a trace holds more numbers than 32 bits can count
-    group, member, model, rows = _place(tl.program_id(0), n, ROWS, SLICES)
+    group, member, model, rows = find_place(tl.program_id(0), n, ROWS, SLICES)
     inside = rows < n
     first = member * (TILES * WIDTH)
     C += model * r * r
@@ -485,46 +374,45 @@ def conjugate_residuals(
         s = tl.load(scale + model * n + rows, mask=inside, other=1.0)
         threshold *= s
         ridge += (1.0 - s) / tl.maximum(s, 1.1754943508222875e-38)
-    code = _load(h + model * size, rows, inside, first, r, TILES, WIDTH)
-    arriving = _load(gradient + model * size, rows, inside, first, r, TILES, WIDTH)
+    code = load_tiles(h + model * size, rows, inside, first, r, TILES, WIDTH)
+    arriving = load_tiles(gradient + model * size, rows, inside, first, r, TILES, WIDTH)
     support = ()
     residual = ()
     for tile in tl.static_range(TILES):
         free = code[tile] > threshold[:, None]
         support = support + (free,)
         residual = residual + (tl.where(free, arriving[tile], 0.0),)
-    u = _zeros(TILES, ROWS, WIDTH)
-    direction = _zeros(TILES, ROWS, WIDTH)
-    direction_image = _zeros(TILES, ROWS, WIDTH)
+    u = zeros(TILES, ROWS, WIDTH)
+    direction = zeros(TILES, ROWS, WIDTH)
+    direction_image = zeros(TILES, ROWS, WIDTH)
     curvature = tl.zeros([ROWS], dtype=tl.float32)
     squared = tl.zeros([ROWS], dtype=tl.float32)  # the norm of the direction's image
+    if KEEP:
+        kept = keep(C, r, TILES, WIDTH)
     for k in tl.range(0, steps, num_stages=1):
-        _store(exchange, residual, rows, inside, first, r, TILES, WIDTH)
-        _meet(counters, (2 * k + 1) * SLICES, SLICES)
-        product = _product(exchange, C, rows, inside, first, r, TILES, WIDTH, ROWS, DEPTH, STAGES, PRECISION, C_SCALE)
+        if KEEP:
+            product = product_with_kept(residual, largest_of(residual, TILES), kept, ROWS, TILES, WIDTH, C_SCALE)
+        else:
+            store_tiles(exchange, residual, rows, inside, first, r, TILES, WIDTH)
+            meet(counters, (2 * k + 1) * SLICES, SLICES)
+            product = product_with(exchange, C, rows, inside, first, r, TILES, WIDTH, ROWS, DEPTH, STAGES, PRECISION)
         image = ()
-        left = tl.zeros([ROWS], dtype=tl.float32)
-        size_left = tl.zeros([ROWS], dtype=tl.float32)
-        own = tl.zeros([ROWS], dtype=tl.float32)
-        cross = tl.zeros([ROWS], dtype=tl.float32)
         for tile in tl.static_range(TILES):
-            here = tl.where(support[tile], product[tile] + ridge[:, None] * residual[tile], 0.0)
-            left += tl.sum(residual[tile] * here, axis=1)
-            size_left += tl.sum(residual[tile] * residual[tile], axis=1)
-            own += tl.sum(here * here, axis=1)
-            cross += tl.sum(here * direction_image[tile], axis=1)
-            image = image + (here,)
+            image = image + (tl.where(support[tile], product[tile] + ridge[:, None] * residual[tile], 0.0),)
+        left = dot_rows(residual, image, TILES)
+        size_left = dot_rows(residual, residual, TILES)
+        own = dot_rows(image, image, TILES)
+        cross = dot_rows(image, direction_image, TILES)
         if SLICES > 1:
-            _share(left, sums, member, ROWS)
-            _share(size_left, sums + SLICES * ROWS, member, ROWS)
-            _share(own, sums + 2 * SLICES * ROWS, member, ROWS)
-            _share(cross, sums + 3 * SLICES * ROWS, member, ROWS)
-        _meet(counters, (2 * k + 2) * SLICES, SLICES)
-        if SLICES > 1:
-            left = tl.sum(_shares(sums, ROWS, SLICES), axis=1)
-            size_left = tl.sum(_shares(sums + SLICES * ROWS, ROWS, SLICES), axis=1)
-            own = tl.sum(_shares(sums + 2 * SLICES * ROWS, ROWS, SLICES), axis=1)
-            cross = tl.sum(_shares(sums + 3 * SLICES * ROWS, ROWS, SLICES), axis=1)
+            share(left, sums, member, ROWS)
+            share(size_left, sums + SLICES * ROWS, member, ROWS)
+            share(own, sums + 2 * SLICES * ROWS, member, ROWS)
+            share(cross, sums + 3 * SLICES * ROWS, member, ROWS)
+            meet(counters, (2 * k + 2) * SLICES, SLICES)
+            left = tl.sum(read_shares(sums, ROWS, SLICES), axis=1)
+            size_left = tl.sum(read_shares(sums + SLICES * ROWS, ROWS, SLICES), axis=1)
+            own = tl.sum(read_shares(sums + 2 * SLICES * ROWS, ROWS, SLICES), axis=1)
+            cross = tl.sum(read_shares(sums + 3 * SLICES * ROWS, ROWS, SLICES), axis=1)
         # What is left once only collinear parts disagree has no curvature: stop there instead of chasing rounding.
         if k > 0:
             left = tl.where(left > 1.1920928955078125e-07 * size_left, left, 0.0)
@@ -549,4 +437,4 @@ def conjugate_residuals(
         u = closer
         residual = rest
     inverse = tl.full([ROWS], 1.0, dtype=tl.float32) / tl.load(L + model)
-    _store(u_out + model * size, _scaled(u, inverse, TILES), rows, inside, first, r, TILES, WIDTH)
+    store_tiles(u_out + model * size, scaled(u, inverse, TILES), rows, inside, first, r, TILES, WIDTH)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from torchpfc.solvers.kernels import jit
+from torchpfc.solvers.tiles import jit, power_below
 
 with suppress(ImportError):
     import triton.language as tl
@@ -27,8 +27,7 @@ def _store_half(values, halves, factors, row, at, inside, C_SCALE: tl.constexpr)
         C_SCALE: What C is multiplied by.
     """
     largest = tl.max(tl.where(inside, tl.abs(values), 0.0), axis=0)
-    power = (largest.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)  # without its mantissa
-    power = tl.where(power == 0.0, 1.0, power)
+    power = power_below(largest)
     tl.store(halves + at, (values / power).to(tl.float16), mask=inside)
     tl.store(factors + row, power / C_SCALE)
 
