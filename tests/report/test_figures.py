@@ -38,6 +38,24 @@ def test_a_table_without_numbers_of_the_paper_has_no_such_figure():
     assert drawn(result(), of=experiment(bare))["T-numbers"] is None
 
 
+def test_many_rows_that_the_paper_has_not_stand_side_by_side_once_they_differ():
+    many = Table("M", "many", tuple(Row(f"{i}", Made(num_basis=i)) for i in range(1, 9)))
+    runs = [result(row.config, 90.0) for row in many.rows[:3]]
+    assert drawn(*runs, of=experiment(many))["M-numbers"] is None
+    svg = drawn(*runs, result(many.rows[3].config, 91.0), of=experiment(many))["M-numbers"]
+    assert {"1 parts", "4 parts"} <= set(words(svg)) and not {"5 parts", "the paper's number"} & set(words(svg))
+    assert len(find(svg, "circle", "dot")) == 1 + 4 and not find(svg, "line", "mark")
+    few = replace(many, rows=many.rows[:4])
+    assert drawn(*runs, result(many.rows[3].config, 91.0), of=experiment(few))["M-numbers"] is None
+
+
+def test_more_curves_than_a_legend_can_name_are_not_drawn():
+    for count, some in ((12, True), (13, False)):
+        many = Table("M", "many", tuple(Row(f"{i}", Made(num_basis=i)) for i in range(count)))
+        runs = [result(row.config, curves=CURVES) for row in many.rows]
+        assert (drawn(*runs, of=experiment(many))["M-epochs"] is not None) == some
+
+
 def test_curves_of_several_runs_become_a_line_in_a_band():
     longer = CURVES | {"valid_accuracy": [60.0, 92.0, 95.0, 96.0]}
     svg = drawn(result(curves=CURVES), result(seed=1, curves=longer))["T-epochs"]

@@ -17,6 +17,13 @@ def test_few_rows_stand_side_by_side():
     )
 
 
+def test_beside_a_time_stands_how_many_models_trained_in_it():
+    timed = {"test_accuracy": 97.0, "milliseconds_per_step": 2.5}
+    grid = measure_further(fill(EXPERIMENT, TABLE, [result(metrics=timed, hardware={"stack": 12})]))
+    assert [row[:2] for row in grid.rows[:2]] == [["milliseconds per step", "2.500"], ["models at once", "12"]]
+    assert len(measure_further(fill(EXPERIMENT, TABLE, [result(metrics=timed)])).rows) == 2  # with the runs
+
+
 def test_many_rows_stand_one_below_the_other():
     table = Table("T", "many", tuple(Row(f"row {i}", Made(num_basis=i)) for i in range(1, 8)))
     runs = [result(row.config, metrics={"test_accuracy": 97.0, "epochs": 3.0}) for row in table.rows]

@@ -54,6 +54,18 @@ def test_the_row_about_which_nothing_is_unusual_is_called_so():
     assert labels(by_first(rows)) == {"": ["unchanged", "row 1", "row 2", "quick"]}
 
 
+def test_rows_in_words_stand_under_what_they_share():
+    rows = tuple(
+        Row(f"{i}", Made(num_basis=i), what=what, under=under)
+        for i, (under, what) in enumerate(product(("MNIST", "CIFAR-10"), ("fast", "slow")))
+    )
+    table = Table("T", "a table", (*rows, Row("4", Made(), what="alone")))
+    found = fill(experiment(table), table, [])
+    assert describe(found) == ["MNIST: fast", "MNIST: slow", "CIFAR-10: fast", "CIFAR-10: slow", "alone"]
+    assert labels(by_first(found)) == {"MNIST": ["fast", "slow"], "CIFAR-10": ["fast", "slow"], "": ["alone"]}
+    assert [list(labels(row)) for row in by_size(found, 2)] == [["MNIST", "CIFAR-10", ""]]
+
+
 def test_words_are_those_of_the_table_even_for_some_of_its_rows():
     some = replace(GRID, lines=GRID.lines[:2])
     assert labels(by_first(some)) == {"MNIST": ["300 parts, λ = 0.5", "300 parts, λ = 1"]}

@@ -60,6 +60,8 @@ class Row:
     """Which metric the row compares, if not that of its table."""
     what: str = ""
     """The row in words, where its settings alone would say too much or too little."""
+    under: str = ""
+    """What a row in words shares with others, which stand together with it."""
     lower_is_better: bool = False
     """As for errors."""
 

@@ -21,6 +21,9 @@ from torchpfc.report.words import describe, name_metric, name_preset, number, va
 SERIES_IN_A_PANEL = 6
 """How many lines can be told apart."""
 
+LINES_IN_A_FIGURE = 12
+"""How many lines a legend may have: with more rows than this, their numbers say more than their curves."""
+
 LAMBDA, ACCURACY = "prediction_weight", "test_accuracy"
 
 
@@ -54,7 +57,8 @@ def draw_figures(experiments: Mapping[str, Experiment], results: Sequence[Result
 def list_figures(experiments: Mapping[str, Experiment]) -> list[Figure]:
     """All figures, table by table.
 
-    Every table has one of its numbers. Curves and images stand with the first table that asks for a run.
+    Every table has one of its numbers, if the paper has some or its rows are many. Curves and images stand with the
+    first table that asks for a run.
     """
     made = []
     for experiment in experiments.values():
@@ -62,13 +66,23 @@ def list_figures(experiments: Mapping[str, Experiment]) -> list[Figure]:
         for table in experiment.tables:
             fresh = [row.id for k, row in enumerate(table.rows) if row.config not in [*shown, *_configs(table, k)]]
             shown += [row.config for row in table.rows]
-            made.append(NUMBERS.of(experiment, table, [row.id for row in table.rows if row.paper is not None]))
+            made.append(_numbers_of(experiment, table))
             made += [kind.of(experiment, table, fresh) for kind in (*CURVES, *IMAGES) if fresh]
             made.append(Kind(*OVER).of(experiment, table, [row.id for row in table.rows]))
             made += [
                 Kind(*parts).of(experiment, table, fresh) for parts in (*RECURRENT, *CONTINUAL, *SEPARATION) if fresh
             ]
     return made
+
+
+def _numbers_of(experiment: Experiment, table: Table) -> Figure:
+    known = [row.id for row in table.rows if row.paper is not None]
+    compares = not known and not table.over and len(table.rows) > SERIES_IN_A_PANEL
+    return (
+        COMPARED.of(experiment, table, [row.id for row in table.rows])
+        if compares
+        else NUMBERS.of(experiment, table, known)
+    )
 
 
 def _configs(table: Table, count: int) -> list[object]:
@@ -114,6 +128,13 @@ def draw_numbers(sheet: Sheet, title: str) -> str | None:
         axis=name_metric(sheet.table.metric),
         title=title,
     )
+
+
+def draw_compared(sheet: Sheet, title: str) -> str | None:
+    """Dots of the rows that were run, where they differ."""
+    run = _only(sheet, [line.row.id for line in sheet.lines if line.samples])
+    values = {value for line in run.lines for sample in line.samples.values() for value in sample.values}
+    return draw_numbers(run, title) if len(values) > 1 else None
 
 
 def _dots(line: Line) -> Dots:
@@ -179,6 +200,8 @@ def _draw_curves(
         [Panel(group.title, [line for entry in group.entries for line in lines(entry)]) for group in alike]
         for alike in by_size(_only(sheet, samples), SERIES_IN_A_PANEL)
     ]
+    if len(styles) > LINES_IN_A_FIGURE:
+        return None
     return line_chart(rows, replace(axes, shared=len(rows) > 1), title=title)
 
 
@@ -237,6 +260,13 @@ NUMBERS = Kind(
     "The paper's numbers and ours: the mean over the runs, and from the lowest to the highest. A row is met as far "
     "down as the grey area reaches. Each panel has a scale of its own.",
     draw_numbers,
+)
+
+COMPARED = Kind(
+    "numbers",
+    "all rows side by side",
+    "The mean over the runs, and from the lowest to the highest. Each panel has a scale of its own.",
+    draw_compared,
 )
 
 CURVES = (

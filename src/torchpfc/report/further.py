@@ -33,7 +33,7 @@ class Grid:
 def measure_further(sheet: Sheet) -> Grid | None:
     """All other metrics of the runs that decide; None where there are none."""
     runs = {line.row.id: line.deciding.results for line in sheet.lines if line.deciding}
-    found = {name for results in runs.values() for result in results for name in result.metrics}
+    found = {name for results in runs.values() for result in results for name in _measured(result)}
     metrics = sorted(found - {sheet.table.metric})
     if not metrics:
         return None
@@ -47,6 +47,13 @@ def measure_further(sheet: Sheet) -> Grid | None:
     return Grid(["", *heads], [*rows, [RUNS, *runs.values()]])
 
 
+def _measured(result: Result) -> dict[str, float]:
+    """The metrics of a run; a time is that of all models that trained at once, so it says how many these were."""
+    if "milliseconds_per_step" not in result.metrics or "stack" not in result.hardware:
+        return dict(result.metrics)
+    return {**result.metrics, "models_at_once": result.hardware["stack"]}
+
+
 def _mean(results: tuple[Result, ...], metric: str) -> str:
-    values = [result.metrics[metric] for result in results if metric in result.metrics]
+    values = [measured[metric] for measured in map(_measured, results) if metric in measured]
     return number(statistics.fmean(values), metric) if values else ""

@@ -49,7 +49,9 @@ class Wording:
             stop: Where to end, among them; None says all that is left, and what is unusual.
         """
         if line.row.what:
-            return line.row.what if stop is None else ""
+            if stop is not None:
+                return line.row.under if stop else ""
+            return line.row.what if start or not line.row.under else f"{line.row.under}: {line.row.what}"
         flat = flatten(line.settings)
         unusual = [name for name, value in self.usual.items() if flat.get(name) != value]
         words = describe(flat, [*self.named[start:stop], *(unusual if stop is None else [])])
@@ -80,7 +82,7 @@ def by_first(sheet: Sheet) -> list[Group]:
     wording = Wording.of(sheet.table)
     groups = _group(sheet, wording, 1)
     left = len(wording.named) + len(wording.usual) - 1  # settings that tell rows apart inside a group
-    return groups if left > 0 and len(groups) < len(sheet.lines) else _group(sheet, wording, 0)
+    return groups if (left > 0 or _has_heads(sheet)) and len(groups) < len(sheet.lines) else _group(sheet, wording, 0)
 
 
 def by_size(sheet: Sheet, limit: int) -> list[list[Group]]:
@@ -92,12 +94,16 @@ def by_size(sheet: Sheet, limit: int) -> list[list[Group]]:
             is unusual about them.
     """
     wording = Wording.of(sheet.table)
-    for depth in range(max(1, len(wording.named) + bool(wording.usual))):
+    for depth in range(max(1 + _has_heads(sheet), len(wording.named) + bool(wording.usual))):
         groups = _group(sheet, wording, depth)
         if max(len(group.entries) for group in groups) <= limit:
             break
     families = [list(alike) for _, alike in groupby(groups, key=lambda group: group.family)]
     return [groups] if len(families) == len(groups) else families
+
+
+def _has_heads(sheet: Sheet) -> bool:
+    return any(line.row.under for line in sheet.lines)
 
 
 def _group(sheet: Sheet, wording: Wording, depth: int) -> list[Group]:

@@ -46,12 +46,13 @@ def dot_chart(
     Args:
         panels: By title, each with its rows by name. Up to three stand side by side, with their rows aligned.
         styles: The style of every sample, by its name.
-        mark: What the marks are.
+        mark: What the marks are, if there are any.
         needed: What the strokes are that end where a row is no longer met.
         axis: What is measured.
         title: What the chart shows, for readers who cannot see it.
     """
-    signs = [(mark, _mark(9, 0)), (needed, rule(0, 0, 18, 0, "slack"))]
+    marked = any(dots.mark is not None for rows in panels.values() for dots in rows.values())
+    signs = [(mark, _mark(9, 0)), (needed, rule(0, 0, 18, 0, "slack"))] if marked else []
     parts, top = legend([*signs, *((name, _dot(9, 0, style)) for name, style in styles.items())])
     titles = [title for title, rows in panels.items() if any(dots.values for dots in rows.values())]
     for start in range(0, len(titles), COLUMNS):
