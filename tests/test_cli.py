@@ -240,6 +240,19 @@ def test_run_all_means_every_row_of_every_table(lab, monkeypatch):
     assert {group.experiment.name for group in asked} == {"residual-image"}
 
 
+def test_an_experiment_that_needs_a_missing_package_does_not_keep_others_from_running(lab, monkeypatch, capsys):
+    asked = ask_only(monkeypatch)
+    monkeypatch.setattr("torchpfc.cli.find_spec", lambda name: None)
+    assert run(name="all") == 0
+    assert {group.experiment.name for group in asked} == set(experiments()) - {"separation"}
+    install = 'pip install "torchpfc[audio]"'
+    assert capsys.readouterr().err == (f"separation is left out: it needs museval, which is not installed: {install}\n")
+    assert run("--rows", "T6.M.*", name="all") == 0
+    assert capsys.readouterr().err == ""
+    assert run(name="separation") == 2
+    assert capsys.readouterr().err == f"torchpfc run needs museval, which is not installed: {install}\n"
+
+
 def test_options_reach_the_runner(lab, monkeypatch):
     seen = {}
 

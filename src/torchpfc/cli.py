@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRA_OF:
             raise
-        install = f'pip install "torchpfc[{EXTRA_OF[package]}]"'
-        print(f"torchpfc {args.command} needs {package}, which is not installed: {install}", file=sys.stderr)
+        print(f"torchpfc {args.command} needs {_how_to_install(package)}", file=sys.stderr)
         return 2
     except _Problem as problem:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # once, however many processes have met it
@@ -66,6 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"torchpfc {args.command} was interrupted", file=sys.stderr)
         return 130
     return status
+
+
+def _how_to_install(package: str) -> str:
+    return f'{package}, which is not installed: pip install "torchpfc[{EXTRA_OF[package]}]"'
 
 
 class _Problem(Exception):
@@ -225,7 +229,7 @@ def _run(args: argparse.Namespace) -> int:
         requests = [(experiment, _jobs(experiment, args)) for experiment in _chosen(args)]
         if not any(jobs for _, jobs in requests):
             raise _Problem(f"--rows must match rows of {args.name}, got {' '.join(args.rows)}")
-        groups = make_groups(requests, processes=args.devices)
+        groups = make_groups(_possible(requests, args), processes=args.devices)
         fabric = open_fabric(args.device, args.precision, args.devices)
     except ValueError as error:
         raise _Problem(str(error)) from None
@@ -261,6 +265,21 @@ def _chosen(args: argparse.Namespace) -> list[Experiment]:
     if args.settings:
         raise _Problem("--set must come with the name of one experiment, got all")
     return list(experiments().values())
+
+
+def _possible(
+    requests: Sequence[tuple[Experiment, list[Job]]], args: argparse.Namespace
+) -> list[tuple[Experiment, list[Job]]]:
+    """Leaves out experiments of many that need what is not installed, before hours have gone into the others."""
+    possible = []
+    for experiment, jobs in requests:
+        if jobs and experiment.package and find_spec(experiment.package) is None:
+            if args.name != "all":
+                raise ModuleNotFoundError(f"No module named {experiment.package!r}", name=experiment.package)
+            print(f"{experiment.name} is left out: it needs {_how_to_install(experiment.package)}", file=sys.stderr)
+        else:
+            possible.append((experiment, jobs))
+    return possible
 
 
 def _find(name: str) -> Experiment:

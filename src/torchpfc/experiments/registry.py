@@ -115,6 +115,8 @@ class Experiment:
     presets: Mapping[str, Callable[[Any], Any]]
     """Changes of a config, by name; "paper" leaves it alone."""
     tables: tuple[Table, ...] = field(default=())
+    package: str = ""
+    """What it needs beside what all experiments need."""
 
 
 _REGISTRY: dict[str, Experiment] = {}

@@ -250,5 +250,6 @@ register(
             ),
             Table("AUD", "Vocals out of songs of MUSDB18", tuple(_musdb()), "test_mse"),
         ),
+        package="museval",
     )
 )
