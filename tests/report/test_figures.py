@@ -50,7 +50,7 @@ def test_many_rows_that_the_paper_has_not_stand_side_by_side_once_they_differ():
 
 
 def test_more_curves_than_a_legend_can_name_are_not_drawn():
-    for count, some in ((12, True), (13, False)):
+    for count, some in ((16, True), (17, False)):
         many = Table("M", "many", tuple(Row(f"{i}", Made(num_basis=i)) for i in range(count)))
         runs = [result(row.config, curves=CURVES) for row in many.rows]
         assert (drawn(*runs, of=experiment(many))["M-epochs"] is not None) == some
@@ -62,6 +62,12 @@ def test_curves_of_several_runs_become_a_line_in_a_band():
     assert [len(line) for line in lines_of(svg)] == [4]
     assert len(find(svg, "polygon", "band")) == 1
     assert "epoch" in words(svg)
+
+
+def test_epochs_of_several_tasks_are_not_drawn_over_one_another():
+    for phases, some in (([3.0], True), ([1.0, 2.0], False)):
+        figures = drawn(result(curves=CURVES | {"epochs_of_phase": phases}))
+        assert (figures["T-epochs"] is not None) == (figures["T-losses"] is not None) == some
 
 
 def test_the_preset_that_decides_is_drawn():

@@ -110,11 +110,16 @@ def test_every_number_of_the_documentation_leads_to_files_that_say_so(kind):
     assert check_means(DOCS, kind) > 0
 
 
+def at_once(run):
+    """What stands beside the time of a step."""
+    return {"models_at_once": run.hardware["stack"]} if "milliseconds_per_step" in run.metrics else {}
+
+
 def test_further_measurements_of_the_documentation_are_those_of_their_runs():
     checked = 0
     for names, *columns in further((DOCS / "paper.md").read_text("utf-8")):
         for column in columns:
-            runs = [each.result.metrics for each in follow(column[-1], DOCS, "paper.md")]
+            runs = [each.result.metrics | at_once(each.result) for each in follow(column[-1], DOCS, "paper.md")]
             metrics = {name_metric(metric): metric for run in runs for metric in run}
             for name, shown in zip(names[1:-1], column[1:-1], strict=True):
                 values = [run[metrics[name]] for run in runs if metrics.get(name) in run]

@@ -21,7 +21,7 @@ from torchpfc.report.words import describe, name_metric, name_preset, number, va
 SERIES_IN_A_PANEL = 6
 """How many lines can be told apart."""
 
-LINES_IN_A_FIGURE = 12
+LINES_IN_A_FIGURE = 16
 """How many lines a legend may have: with more rows than this, their numbers say more than their curves."""
 
 LAMBDA, ACCURACY = "prediction_weight", "test_accuracy"
@@ -114,7 +114,7 @@ def _only(sheet: Sheet, rows: Collection[str]) -> Sheet:
     return replace(sheet, lines=tuple(line for line in sheet.lines if line.row.id in rows))
 
 
-def draw_numbers(sheet: Sheet, title: str) -> str | None:
+def draw_numbers(sheet: Sheet, title: str, *, shared: bool = False) -> str | None:
     """Dots beside the paper's numbers."""
     if not sheet.presets:
         return None
@@ -127,6 +127,7 @@ def draw_numbers(sheet: Sheet, title: str) -> str | None:
         needed="met down to here",
         axis=name_metric(sheet.table.metric),
         title=title,
+        shared=shared,
     )
 
 
@@ -134,7 +135,8 @@ def draw_compared(sheet: Sheet, title: str) -> str | None:
     """Dots of the rows that were run, where they differ."""
     run = _only(sheet, [line.row.id for line in sheet.lines if line.samples])
     values = {value for line in run.lines for sample in line.samples.values() for value in sample.values}
-    return draw_numbers(run, title) if len(values) > 1 else None
+    one_kind = len({repr(line.settings.get("dataset")) for line in run.lines}) == 1
+    return draw_numbers(run, title, shared=one_kind) if len(values) > 1 else None
 
 
 def _dots(line: Line) -> Dots:
@@ -144,12 +146,23 @@ def _dots(line: Line) -> Dots:
 
 def draw_epochs(sheet: Sheet, title: str) -> str | None:
     """Validation accuracy over epochs."""
-    return _draw_curves(sheet, title, Axes(x="epoch", y="validation accuracy in %", settling=0.1), "valid_accuracy")
+    axes = Axes(x="epoch", y="validation accuracy in %", settling=0.1)
+    return _draw_curves(_in_one_go(sheet), title, axes, "valid_accuracy")
 
 
 def draw_losses(sheet: Sheet, title: str) -> str | None:
     """Losses over epochs."""
-    return _draw_curves(sheet, title, Axes(x="epoch", y="loss", log_y=True), "valid_loss", "train_loss")
+    return _draw_curves(_in_one_go(sheet), title, Axes(x="epoch", y="loss", log_y=True), "valid_loss", "train_loss")
+
+
+def _in_one_go(sheet: Sheet) -> Sheet:
+    """The rows whose runs have one training: with several tasks, an epoch has not the same number in every run."""
+    runs = {line.row.id: line.deciding.results if line.deciding else () for line in sheet.lines}
+    return _only(sheet, [row for row, found in runs.items() if all(_phases(result) < 2 for result in found)])
+
+
+def _phases(result: Result) -> int:
+    return len(result.curves.get("epochs_of_phase", ()))
 
 
 def draw_iterations(sheet: Sheet, title: str) -> str | None:
@@ -265,7 +278,8 @@ NUMBERS = Kind(
 COMPARED = Kind(
     "numbers",
     "all rows side by side",
-    "The mean over the runs, and from the lowest to the highest. Each panel has a scale of its own.",
+    "The mean over the runs, and from the lowest to the highest. Where data sets differ, each panel has a scale of its "
+    "own.",
     draw_compared,
 )
 

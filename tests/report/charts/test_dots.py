@@ -6,9 +6,9 @@ from tests.report.charts.drawing import find, parse, words
 from torchpfc.report.charts import Dots, dot_chart
 
 
-def chart(panels, samples=("ours",)):
+def chart(panels, samples=("ours",), **options):
     styles = {name: style for style, name in enumerate(samples)}
-    return dot_chart(panels, styles, mark="theirs", needed="still met", axis="accuracy", title="a chart")
+    return dot_chart(panels, styles, mark="theirs", needed="still met", axis="accuracy", title="a chart", **options)
 
 
 def marks(drawn):
@@ -27,6 +27,17 @@ def test_a_dot_stands_beside_the_mark_on_the_side_of_the_larger_number():
     assert better > marks(drawn)[0]
     assert worse < marks(drawn)[1]
     assert better == pytest.approx(marks(drawn)[1])
+
+
+def test_panels_have_scales_of_their_own_or_one():
+    panels = {name: {"row": Dots(None, None, {"ours": [value, value + 1]})} for name, value in (("a", 1), ("b", 50))}
+
+    def width(drawn):
+        return [float(line.get("x2")) - float(line.get("x1")) for line in find(drawn, "line", "range")]
+
+    own, one = width(chart(panels)), width(chart(panels, shared=True))
+    assert own == pytest.approx([own[0]] * 2, abs=0.2) and one == pytest.approx([one[0]] * 2, abs=0.2)
+    assert own[0] > 20 * one[0]
 
 
 def test_a_stroke_goes_from_the_mark_down_to_what_is_needed():

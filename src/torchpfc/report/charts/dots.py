@@ -40,6 +40,7 @@ def dot_chart(
     needed: str,
     axis: str,
     title: str,
+    shared: bool = False,
 ) -> str:
     """Draws the mean and the range of each sample beside the mark of its row.
 
@@ -50,6 +51,7 @@ def dot_chart(
         needed: What the strokes are that end where a row is no longer met.
         axis: What is measured.
         title: What the chart shows, for readers who cannot see it.
+        shared: Whether all panels have the same scale.
     """
     marked = any(dots.mark is not None for rows in panels.values() for dots in rows.values())
     signs = [(mark, _mark(9, 0)), (needed, rule(0, 0, 18, 0, "slack"))] if marked else []
@@ -58,7 +60,7 @@ def dot_chart(
     for start in range(0, len(titles), COLUMNS):
         side_by_side = {title: panels[title] for title in titles[start : start + COLUMNS]}
         top += 30 if any(side_by_side) else 12
-        parts += _draw_row(side_by_side, styles, top)
+        parts += _draw_row(side_by_side, styles, top, panels if shared else None)
         top += ROW_HEIGHT * len(_labels(side_by_side)) + 28
     return draw([*parts, text(WIDTH, top + 8, axis, "end")], top + 12, title)
 
@@ -67,7 +69,13 @@ def _labels(panels: Mapping[str, Mapping[str, Dots]]) -> list[str]:
     return list(dict.fromkeys(label for rows in panels.values() for label in rows))
 
 
-def _draw_row(panels: Mapping[str, Mapping[str, Dots]], styles: Mapping[str, int], top: float) -> Iterable[str]:
+def _draw_row(
+    panels: Mapping[str, Mapping[str, Dots]],
+    styles: Mapping[str, int],
+    top: float,
+    alike: Mapping[str, Mapping[str, Dots]] | None,
+) -> Iterable[str]:
+    """Panels side by side, each with a scale of its own unless some are named that all have to fit on it."""
     labels = _labels(panels)
     room = min(LABEL_ROOM, LETTER * max(map(len, labels)) + 14)
     width = (WIDTH - room - GAP * (len(panels) - 1)) / len(panels)
@@ -75,7 +83,9 @@ def _draw_row(panels: Mapping[str, Mapping[str, Dots]], styles: Mapping[str, int
     yield from (text(0, y + 4, label, "name") for label, y in middles.items())
     for column, (title, rows) in enumerate(panels.items()):
         box = Box(room + column * (width + GAP), top, width, ROW_HEIGHT * len(labels))
-        x = Scale.over((value for dots in rows.values() for value in dots.values), box.left, box.right)
+        fitting = [rows] if alike is None else alike.values()
+        values = (value for some in fitting for dots in some.values() for value in dots.values)
+        x = Scale.over(values, box.left, box.right)
         yield text(box.left, top - 12, title, "title")
         for value, label in x.ticks(int(width / 34)):
             yield rule(x(value), box.top, x(value), box.bottom, "grid")
