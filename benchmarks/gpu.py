@@ -4,7 +4,7 @@ The textbook form is what a straightforward implementation does: autograd throug
 W in each, and the step size from 40 power iterations on the Gram matrix at every call. It runs as such an
 implementation would, one operation after the other, and also captured as a CUDA graph. All forms train with batches of
 200, reconstruction loss, RMSprop and the projection to non-negative weights. Products may be rounded to TF32 in all of
-them; with many parts, ours then multiply in half precision, which keeps as many bits. The forms take turns, round by
+them; ours then multiply in half precision, which keeps as many bits. The forms take turns, round by
 round, and the times are medians over the rounds. "fast" is what the preset of that name does with weights of either
 sign: 30 steps from a cold start, and the gradient of the optimum.
 
