@@ -150,7 +150,7 @@ def take_steps(  # gpu-only: starts a kernel
     task.launch(
         "fista",
         *(h, scale, momentum, start, task.C, d, bounds.limit),
-        *(d.new_empty((2, *d.shape)), task.shares(2), task.counters(), bounds.floor),
+        *(task.exchange(2), task.shares(2), task.counters(), bounds.floor),
         steps=steps,
         CAP=scale is not None,
         TRACE=trace is not None,
@@ -396,10 +396,10 @@ def solve_on_support(  # gpu-only: starts a kernel
         plan: How to divide the work; that of `plan_for` by default.
     """
     task = _Task.of(descent, plan)
-    u, residual = (descent.offset.new_empty(descent.offset.shape) for _ in range(2))
+    u = task.like.new_empty(task.like.shape)
     task.launch(
         "conjugate_residuals",
-        *(u, gradient, outcome.h, outcome.scale, task.C, descent.L, residual, task.shares(4), task.counters()),
+        *(u, gradient, outcome.h, outcome.scale, task.C, descent.L, task.exchange(1), task.shares(4), task.counters()),
         *(bounds.floor, damping),
         steps=steps,
         CAP=outcome.scale is not None,
@@ -432,6 +432,10 @@ class _Task(NamedTuple):  # gpu-only: has kernels to start
     def groups(self) -> int:
         """Groups of programs."""
         return self.like.shape[:-2].numel() * math.ceil(self.like.shape[-2] / self.plan.rows)
+
+    def exchange(self, count: int) -> Tensor | None:
+        """Room for so many iterates that programs let each other see."""
+        return None if self.plan.keep else self.like.new_empty((count, *self.like.shape))
 
     def shares(self, count: int) -> Tensor:
         """Room for so many numbers per row and program."""
