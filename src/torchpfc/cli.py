@@ -56,16 +56,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRA_OF:
             raise
-        print(f"torchpfc {args.command} needs {_how_to_install(package)}", file=sys.stderr)
+        _say(f"torchpfc {args.command} needs {_how_to_install(package)}")
         return 2
     except _Problem as problem:
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # once, however many processes have met it
-            print(f"torchpfc {args.command}: {problem}", file=sys.stderr)
+        _say(f"torchpfc {args.command}: {problem}")
         return 2
     except KeyboardInterrupt:
         print(f"torchpfc {args.command} was interrupted", file=sys.stderr)
         return 130
     return status
+
+
+def _say(message: str) -> None:
+    """Tells the user something once, however many processes have met it."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(message, file=sys.stderr)
 
 
 def _how_to_install(package: str) -> str:
@@ -276,7 +281,7 @@ def _possible(
         if jobs and experiment.package and find_spec(experiment.package) is None:
             if args.name != "all":
                 raise ModuleNotFoundError(f"No module named {experiment.package!r}", name=experiment.package)
-            print(f"{experiment.name} is left out: it needs {_how_to_install(experiment.package)}", file=sys.stderr)
+            _say(f"{experiment.name} is left out: it needs {_how_to_install(experiment.package)}")
         else:
             possible.append((experiment, jobs))
     return possible

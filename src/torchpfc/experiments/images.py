@@ -400,7 +400,7 @@ def _table_training() -> Iterator[Row]:
         f"truncated-{n}": (f"gradient of the last {n}", {"gradient": "truncated", "gradient_steps": n})
         for n in (20, 50, 80)
     }
-    changes["tol-1e-2"] = "until changes are below 0.01", {"tol": 1e-2}
+    changes["tol-1e-2"] = "tolerance 0.01", {"tol": 1e-2}
     changes["no-decay"] = "no weight decay", {"weight_decay": 0.0}
     changes |= {f"l1-{l1:g}": (f"l1 = {l1:g}", {"l1": l1}) for l1 in (0.003, 0.01, 0.03, 0.1)}
     rows = {

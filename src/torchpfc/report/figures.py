@@ -77,12 +77,9 @@ def list_figures(experiments: Mapping[str, Experiment]) -> list[Figure]:
 
 def _numbers_of(experiment: Experiment, table: Table) -> Figure:
     known = [row.id for row in table.rows if row.paper is not None]
-    compares = not known and not table.over and len(table.rows) > SERIES_IN_A_PANEL
-    return (
-        COMPARED.of(experiment, table, [row.id for row in table.rows])
-        if compares
-        else NUMBERS.of(experiment, table, known)
-    )
+    if known or table.over or len(table.rows) <= SERIES_IN_A_PANEL:
+        return NUMBERS.of(experiment, table, known)
+    return COMPARED.of(experiment, table, [row.id for row in table.rows])
 
 
 def _configs(table: Table, count: int) -> list[object]:
