@@ -64,6 +64,20 @@ def test_curves_of_several_runs_become_a_line_in_a_band():
     assert "epoch" in words(svg)
 
 
+@pytest.mark.parametrize(("other", "shared"), [("mnist", True), ("cifar10", False)])
+def test_panels_of_the_same_data_have_the_same_axes(other, shared):
+    configs = [Made(solver=f"{i}") for i in range(4)] + [Made(other, solver=f"{i}") for i in range(4, 8)]
+    rows = [
+        Row(f"{i}", config, what=config.solver, under="first" if i < 4 else "second")
+        for i, config in enumerate(configs)
+    ]
+    high, low = ({"valid_accuracy": [start, start + 5.0]} for start in (90.0, 10.0))
+    runs = [result(row.config, curves=high if i < 4 else low) for i, row in enumerate(rows)]
+    lines = lines_of(drawn(*runs, of=experiment(Table("P", "panels", tuple(rows))))["P-epochs"])
+    rises = [begin[1] - end[1] for begin, end in lines]
+    assert len(lines) == 8 and (max(rises) < 30) == shared
+
+
 def test_epochs_of_several_tasks_are_not_drawn_over_one_another():
     for phases, some in (([3.0], True), ([1.0, 2.0], False)):
         figures = drawn(result(curves=CURVES | {"epochs_of_phase": phases}))

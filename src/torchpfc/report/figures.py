@@ -132,8 +132,12 @@ def draw_compared(sheet: Sheet, title: str) -> str | None:
     """Dots of the rows that were run, where they differ."""
     run = _only(sheet, [line.row.id for line in sheet.lines if line.samples])
     values = {value for line in run.lines for sample in line.samples.values() for value in sample.values}
-    one_kind = len({repr(line.settings.get("dataset")) for line in run.lines}) == 1
-    return draw_numbers(run, title, shared=one_kind) if len(values) > 1 else None
+    return draw_numbers(run, title, shared=_of_one_set(run)) if len(values) > 1 else None
+
+
+def _of_one_set(sheet: Sheet) -> bool:
+    """Whether all rows are about the same data, so that their numbers can be held against each other."""
+    return len({repr(line.settings.get("dataset")) for line in sheet.lines}) == 1
 
 
 def _dots(line: Line) -> Dots:
@@ -206,13 +210,14 @@ def _draw_curves(
             places = gather(_points(samples[entry.line.row.id], name, over))
             yield Series(entry.label, *places, style=style, faint=name == companion)
 
+    run = _only(sheet, samples)
     rows = [
         [Panel(group.title, [line for entry in group.entries for line in lines(entry)]) for group in alike]
-        for alike in by_size(_only(sheet, samples), SERIES_IN_A_PANEL)
+        for alike in by_size(run, SERIES_IN_A_PANEL)
     ]
     if len(styles) > LINES_IN_A_FIGURE:
         return None
-    return line_chart(rows, replace(axes, shared=len(rows) > 1), title=title)
+    return line_chart(rows, replace(axes, shared=len(rows) > 1 or _of_one_set(run)), title=title)
 
 
 def _points(sample: Sample, curve: str, over: str | None) -> Iterator[tuple[float, float]]:
