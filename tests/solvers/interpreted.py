@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from tests.solvers.test_fused import distance, made, ready
@@ -22,6 +20,8 @@ from torchpfc.solvers.descent import Gram
 from torchpfc.solvers.fused import Plan
 from torchpfc.solvers.gradient import GradientSolver
 from torchpfc.solvers.scaling import Bounds
+
+triton, tl = pytest.importorskip("triton"), pytest.importorskip("triton.language")
 
 STEPS = 4
 CASES = [  # n, r, stack, solver
