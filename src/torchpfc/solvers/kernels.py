@@ -408,7 +408,9 @@ def conjugate_residuals(
             share(size_left, sums + SLICES * ROWS, member, ROWS)
             share(own, sums + 2 * SLICES * ROWS, member, ROWS)
             share(cross, sums + 3 * SLICES * ROWS, member, ROWS)
+        if not KEEP:  # nor may anybody write the next residual while others still read this one
             meet(counters, (2 * k + 2) * SLICES, SLICES)
+        if SLICES > 1:
             left = tl.sum(read_shares(sums, ROWS, SLICES), axis=1)
             size_left = tl.sum(read_shares(sums + SLICES * ROWS, ROWS, SLICES), axis=1)
             own = tl.sum(read_shares(sums + 2 * SLICES * ROWS, ROWS, SLICES), axis=1)
