@@ -1,3 +1,4 @@
+import gc
 import hashlib
 from collections.abc import Iterator
 from copy import deepcopy
@@ -643,6 +644,16 @@ def test_a_recorded_step_refuses_a_batch_of_another_shape() -> None:
     epochs = fit(model, make_optimizer(model), Batches(x, target, batch_size=10), SquaredErrors(), epochs=1)
     with pytest.raises(ValueError, match="batches must keep their shape while a step is replayed"):
         next(epochs)
+
+
+@pytest.mark.gpu
+def test_recordings_leave_no_memory_behind() -> None:
+    def held() -> int:
+        captured_and_eager(lambda: make_block(dtype=torch.float32).cuda(), 8, warm=False)
+        gc.collect()
+        return torch.cuda.memory_allocated()
+
+    assert held() == held() == held()
 
 
 def test_a_step_with_a_window_is_never_recorded():

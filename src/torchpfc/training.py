@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -472,7 +473,7 @@ class Recorded:  # gpu-only: graphs are CUDA's
     def __init__(self, step: Callable[[Any], Tensor], prepare: Callable[[], object] = lambda: None) -> None:
         self._step, self._prepare = step, prepare
         self._steps = 0
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream = _side_stream(torch.cuda.current_device())
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, batch: Any) -> Tensor:
@@ -505,6 +506,12 @@ class Recorded:  # gpu-only: graphs are CUDA's
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=self._stream):
             self._loss = self._step(self._batch)
+
+
+@cache
+def _side_stream(device: int) -> torch.cuda.Stream:  # gpu-only: streams are CUDA's
+    """Where steps are recorded: libraries keep memory for every stream that they ever worked on, so there is one."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _mean_square(error: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torchpfc.experiments.runner import Context
 SHAPE, CLASSES = (1, 4, 4), 10
 TRAIN, TEST = 200, 60
 
-TIMES = ("milliseconds_per_step", "peak_memory_mb")
+TIMES = ("milliseconds_per_step",)
 """Metrics that no two runs have in common."""
 
 

@@ -388,7 +388,7 @@ def test_a_run_on_a_gpu_ends_in_the_same_bits_however_often_it_is_stopped(gradie
     best, expected = (load_checkpoint(tmp_path / name)["best"] for name in ("pieces", "whole"))
     for name, value in expected.items():
         assert torch.equal(best[name], value)
-    assert whole[0].metrics["peak_memory_mb"] > 0 and whole[0].hardware["gpu"]
+    assert whole[0].hardware["gpu"]
 
 
 @pytest.mark.gpu

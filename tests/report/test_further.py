@@ -24,6 +24,11 @@ def test_beside_a_time_stands_how_many_models_trained_in_it():
     assert len(measure_further(fill(EXPERIMENT, TABLE, [result(metrics=timed)])).rows) == 2  # with the runs
 
 
+def test_memory_as_older_files_have_it_is_left_out():
+    runs = [result(metrics={"test_accuracy": 97.0, "peak_memory_mb": 900.0})]
+    assert measure_further(fill(EXPERIMENT, TABLE, runs)) is None
+
+
 def test_many_rows_stand_one_below_the_other():
     table = Table("T", "many", tuple(Row(f"row {i}", Made(num_basis=i)) for i in range(1, 8)))
     runs = [result(row.config, metrics={"test_accuracy": 97.0, "epochs": 3.0}) for row in table.rows]

@@ -135,8 +135,6 @@ class _Run:
         self.recipe, self.jobs, self.context, self.fabric = recipe, jobs, context, context.fabric
         self.config: Any = jobs[0].config  # for all that the jobs have in common
         self.device, self.dtype = context.fabric.device, dtype_of(context.precision)
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()  # gpu-only: its memory
         self.sets = Sets(jobs, context)
         self.stack = self._build([random_stream(job.seed, "weights") for job in jobs])
         self.optimizer = RMSprop(self.stack.parameters(), lr=self.config.lr, weight_decay=self.config.weight_decay)
@@ -149,7 +147,7 @@ class _Run:
             self.codes = WarmCodes(self.stack, self.sets.train.shape[1], gather=_gather(self.fabric))
         self.epoch = 0
         self.seconds = [0.0 for _ in jobs]
-        self.steps, self.step_seconds, self.peak_megabytes = 0, 0.0, 0.0
+        self.steps, self.step_seconds = 0, 0.0
         self.history: list[dict[str, list[float]]] = [
             {"train_loss": [], "valid_loss": [], "valid_accuracy": []} for _ in jobs
         ]
@@ -229,8 +227,6 @@ class _Run:
         }
         if test is not None:
             metrics |= {"test_accuracy": 100 * test.accuracy[i].item(), "test_loss": test.loss[i].item()}
-        if self.device.type == "cuda":
-            metrics["peak_memory_mb"] = self.peak_megabytes  # gpu-only: its memory
         found: Found = {}
         if self.recipe.look is not None and self.context.test:
             with torch.no_grad(), solving(model.eval().float(), self.recipe.eval_solver(job.config)):
@@ -288,9 +284,6 @@ class _Run:
 
     def _save(self) -> None:
         begin = time.monotonic()
-        if self.device.type == "cuda":
-            now = torch.cuda.max_memory_allocated() / 1e6  # gpu-only: its memory
-            self.peak_megabytes = max(self.peak_megabytes, now)  # gpu-only: its memory
         if self.fabric.is_global_zero:  # the others need not wait: they do at the next step
             save_checkpoint(self.context.folder, self._state())
         self._saved = time.monotonic()
@@ -305,7 +298,6 @@ class _Run:
             "seconds": self.seconds,
             "steps": self.steps,
             "step_seconds": self.step_seconds,
-            "peak_megabytes": self.peak_megabytes,
         }
         if len(self.members):
             state["model"], state["optimizer"] = self.stack.state_dict(), self.optimizer.state_dict()
@@ -318,7 +310,6 @@ class _Run:
         self.best.values = {name: value.to(self.device, self.dtype) for name, value in state["best"].items()}
         self.epoch, self.history, self.seconds = state["epoch"], state["history"], state["seconds"]
         self.steps, self.step_seconds = state["steps"], state["step_seconds"]
-        self.peak_megabytes = state["peak_megabytes"]
         if not len(self.members):
             return
         select_models_(self.stack, self.members)

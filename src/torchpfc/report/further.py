@@ -18,6 +18,9 @@ CAPTION = "Further measurements: means over the runs that decide."
 RUNS = "runs"
 """The head of the cells that lead to the files."""
 
+LEFT_OUT = frozenset({"peak_memory_mb"})
+"""In older files only, and too large: with memory that libraries kept for earlier runs of the same process."""
+
 Cell = str | tuple[Result, ...]
 """Words, or the runs that the numbers beside or above come from."""
 
@@ -34,7 +37,7 @@ def measure_further(sheet: Sheet) -> Grid | None:
     """All other metrics of the runs that decide; None where there are none."""
     runs = {line.row.id: line.deciding.results for line in sheet.lines if line.deciding}
     found = {name for results in runs.values() for result in results for name in _measured(result)}
-    metrics = sorted(found - {sheet.table.metric})
+    metrics = sorted(found - LEFT_OUT - {sheet.table.metric})
     if not metrics:
         return None
     cells = {row: [_mean(results, metric) for metric in metrics] for row, results in runs.items()}
