@@ -108,6 +108,49 @@ def _tell_stacks(stacks: Sequence[Data], shape: Data) -> str:
     )
 
 
+def tell_gradients(data: Data) -> Told:
+    """What `gradients.py` found."""
+    shapes = data["shapes"]
+    forms = list(shapes[0]["median_seconds"])
+    sizes = [f"{s['features']:,} × {s['num_basis']:,}" for s in shapes]
+    words = {form: _gradient(form, data["iterations"]) for form in forms}
+    rows = [
+        [
+            words[form],
+            *(significant(1e3 * s["median_seconds"][form]) for s in shapes),
+            *(significant(s["peak_bytes"][form] / 1e6) for s in shapes),
+        ]
+        for form in forms
+    ]
+    ours = [form for form in forms if form != "textbook"]
+    lightest, heaviest = (pick(ours, key=shapes[0]["peak_bytes"].__getitem__) for pick in (min, max))
+    less = {
+        size: s["peak_bytes"]["textbook"] / s["peak_bytes"][heaviest] for size, s in zip(sizes, shapes, strict=True)
+    }
+    text = paragraphs(
+        f"Batches of {data['batch']}: medians of n = {data['rounds']} rounds, in which the forms take turns, each step"
+        f" as one CUDA graph. The textbook form takes {data['iterations']} steps of the solver. Memory is what a step"
+        " needs at most beside the examples, the weights, their gradients and the state of the optimizer.",
+        grid(["form", *(f"ms, {size}" for size in sizes), *(f"MB, {size}" for size in sizes)], rows, words=1),
+        sentences(
+            f"Of our forms, {words[lightest]} needs the least memory, and {words[heaviest]} the most.",
+            f"The textbook form needs {span(less.values())} times as much as that.",
+        ),
+    )
+    return Told(text, [])
+
+
+def _gradient(form: str, total: int) -> str:
+    """A way to the gradient in words: that of all steps, of the last of a total, or of the optimum."""
+    kind, _, steps = form.partition("-")
+    words = {
+        "unrolled": f"all of {steps} steps",
+        "truncated": f"the last {steps} of {total} steps",
+        "implicit": f"implicit after {steps} steps",
+    }
+    return words.get(kind, name(form))
+
+
 def tell_train_step(data: Data) -> Told:
     """What `train_step.py` found."""
     medians, steps = data["median_seconds"], data["iterations"]

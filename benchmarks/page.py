@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from _page_solving import OURS, tell_nmf, tell_nnls, tell_nnls_sizes, tell_separation
-from _page_training import tell_gpu, tell_rnn, tell_train_step
+from _page_training import tell_gpu, tell_gradients, tell_rnn, tell_train_step
 from _page_words import Data, Gain, Told, grid, name, paragraphs, span
 
 from torchpfc.checkpoint import CorruptFileError, read_json
@@ -55,6 +55,7 @@ class Section(NamedTuple):
 
 SECTIONS = (
     Section("A training step on a GPU", "gpu.json", "python benchmarks/gpu.py", tell_gpu),
+    Section("Ways to the gradient on a GPU", "gradients.json", "python benchmarks/gradients.py", tell_gradients),
     Section("A training step on a CPU", "train_step.json", "python benchmarks/train_step.py", tell_train_step),
     Section("A recurrent network on a CPU", "rnn.json", "python benchmarks/rnn.py --device cpu", tell_rnn),
     Section("A recurrent network on a GPU", "rnn_gpu.json", "python benchmarks/rnn.py --device cuda", tell_rnn),

@@ -208,6 +208,21 @@ def test_a_sentence_turns_when_the_numbers_do(read, results, times, wanted):
     assert f"The fast form {wanted}" in read()
 
 
+def test_ways_to_the_gradient_have_a_time_and_a_size(read, results):
+    seconds = {"textbook": 0.01, "unrolled-40": 0.002, "truncated-20": 0.0015, "implicit-40": 0.001}
+    sizes = {"textbook": 600e6, "unrolled-40": 60e6, "truncated-20": 20e6, "implicit-40": 5e6}
+    shape = {"features": 3072, "num_basis": 300, "median_seconds": seconds, "peak_bytes": sizes}
+    machine = {key: json.loads((results / "gpu.json").read_text("utf-8"))[key] for key in ("versions", "hardware")}
+    made = {"batch": 200, "iterations": 100, "rounds": 15, "shapes": [shape], **machine}
+    (results / "gradients.json").write_text(json.dumps(made))
+    told = section(read(), "Ways to the gradient on a GPU")
+    assert ["textbook", "10.0", "600"] in cells(told)
+    assert ["all of 40 steps", "2.00", "60.0"] in cells(told)
+    assert ["the last 20 of 100 steps", "1.50", "20.0"] in cells(told)
+    assert "implicit after 40 steps needs the least memory, and all of 40 steps the most." in told
+    assert "The textbook form needs 10.0 times as much as that." in told
+
+
 def rnn(forms, best):
     medians = dict(forms)
     return {
