@@ -58,6 +58,15 @@ def test_rows_of_table_4_have_the_settings_and_numbers_of_the_paper(
     assert (config.width, config.sweep_speed) == ((50, 2.5) if ".SLW." in id else (0, 0.0))
 
 
+def test_table_4_has_every_block_with_another_gradient_too() -> None:
+    found = {id: row.config for id, row in rows("ordered-mnist").items()}
+    blocks = {id for id in found if ".PFC." in id or ".SLW." in id}
+    assert {f"{id}.implicit" for id in blocks if not id.endswith(".implicit")} == {
+        id for id in blocks if id.endswith(".implicit")
+    }
+    assert all(found[id].gradient == ("implicit" if id.endswith(".implicit") else "unrolled") for id in blocks)
+
+
 def test_cited_numbers_are_marked_and_never_run() -> None:
     table = experiments()["split-mnist"].tables[0]
     assert {cited.id: cited.value for cited in table.cited} == {
@@ -86,7 +95,7 @@ def test_presets_change_how_a_block_is_trained_and_nothing_else() -> None:
     for name in ("split-mnist", "ordered-mnist", "unlearning"):
         for row in rows(name).values():
             fast: Any = experiments()[name].presets["fast"](row.config)
-            if hasattr(row.config, "gradient"):
+            if hasattr(row.config, "gradient") and name != "ordered-mnist":  # where it loses accuracy
                 assert fast.make_adjoint() == Implicit.fast(15, 1e-3) and fast.iterations < row.config.iterations
                 same = {name: getattr(row.config, name) for name in ("gradient", "gradient_steps", "damping")}
                 assert replace(fast, iterations=row.config.iterations, **same) == row.config
