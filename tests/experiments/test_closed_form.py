@@ -10,8 +10,9 @@ from sklearn.neighbors import NearestCentroid
 from tests.experiments.made import context, made_images, numbers
 from torchpfc.experiments.closed_form import Parts, RunningSums, run_one_pass
 from torchpfc.experiments.continual_tables import run_in_order, run_split
-from torchpfc.experiments.one_pass_learners import FourierRidge
+from torchpfc.experiments.one_pass_learners import FourierRidge, PartsLearner
 from torchpfc.experiments.registry import Job
+from torchpfc.nn.continual import ContinualPFC
 from torchpfc.training import random_stream
 
 pytestmark = pytest.mark.usefixtures("made_data")
@@ -94,6 +95,19 @@ def test_parts_are_learned_task_by_task(joint: bool, tmp_path: Path) -> None:
         assert result.experiment == "split-mnist" and ("parts_by_class" in result.images) == (result.seed == 0)
     again = list(run_split([Job(config, 0)], context(tmp_path)))
     assert numbers(again[0]) == numbers(results[0])
+
+
+def test_how_much_the_parts_are_like_examples_is_measured() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, label = torch.rand(40, 6, generator=generator), torch.arange(2).repeat(20)
+    learner = PartsLearner(ContinualPFC(6, 2, columns_per_class=3), generator)
+    found = 0.0
+    for c in (0, 1):
+        learner.learn(x[label == c], label[label == c])
+        parts, seen = learner.model.parts_of(c).T, x[label == c].sqrt()
+        found = max(found, torch.cosine_similarity(parts.unsqueeze(1), seen, dim=-1).max().item())
+        assert learner.measures()["likeness_to_an_example"] == pytest.approx(found, abs=1e-6)
+    assert found < 1
 
 
 def test_the_order_of_the_classes_makes_no_difference_to_means(tmp_path: Path) -> None:

@@ -73,14 +73,18 @@ def test_l1_counts_against_a_class() -> None:
     assert (sparse < free).all()
 
 
-def test_no_part_is_a_copy_of_an_example() -> None:
+@pytest.mark.parametrize("refine", [0, 20])
+def test_no_part_is_more_like_an_example_than_the_mean_of_two(refine: int) -> None:
     x, label = make_data()
-    model = ContinualPFC(SIZE, CLASSES, columns_per_class=EACH)
+    model = ContinualPFC(SIZE, CLASSES, columns_per_class=EACH, l1=0.0, refine=refine)
     model.learn(x, label, generator=seeded(0))
     assert model.num_basis == CLASSES * EACH // 2  # one for every two examples at most
-    unit = torch.nn.functional.normalize(x.sqrt(), dim=1)
-    assert (unit @ model.block.weight_x).max() < 1 - 1e-6
     torch.testing.assert_close(model.block.weight_x.norm(dim=0), torch.ones(model.num_basis))
+    for c in range(CLASSES):
+        unit = torch.nn.functional.normalize(x[label == c].sqrt(), dim=1)
+        likeness, closest = (model.parts_of(c).T @ unit.T).topk(2)
+        mean = torch.nn.functional.normalize(unit[closest].mean(1), dim=1)
+        assert (likeness[:, 0] <= (mean * unit[closest[:, 0]]).sum(1) + 1e-6).all()
 
 
 def test_parts_can_be_refined_to_explain_more() -> None:

@@ -217,7 +217,7 @@ def _run_one(experiment: str, job: Job, context: Context, device: torch.device, 
     metrics["valid_accuracy"] = sum(a * n for a, n in zip(valid_found, valid_sizes, strict=True)) / sum(valid_sizes)
     if context.test:
         metrics["test_accuracy"] = final
-    metrics |= {"columns_used": learner.columns, "bytes_kept": learner.bytes_kept(), "epochs": 1.0}
+    metrics |= {**learner.measures(), "epochs": 1.0}
     return Result(
         experiment=experiment,
         config=settings(config),

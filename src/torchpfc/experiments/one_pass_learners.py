@@ -35,6 +35,10 @@ class Learner(ABC):
     def bytes_kept(self) -> float:
         """What it carries from task to task."""
 
+    def measures(self) -> dict[str, float]:
+        """What it uses, and carries from task to task."""
+        return {"columns_used": self.columns, "bytes_kept": self.bytes_kept()}
+
     def pictures(self, data: ImageData) -> dict[str, str]:
         """What there is to see, as PNG files in base64."""
         return {}
@@ -162,11 +166,20 @@ class PartsLearner(Learner):
 
     def __init__(self, model: ContinualPFC, generator: torch.Generator, *, joint: bool = False) -> None:
         self.model, self.generator, self.joint = model, generator, joint
+        self.likeness = 0.0
 
     def learn(self, x: Tensor, label: Tensor) -> None:
         """Takes in examples."""
-        self.model.learn(x, label, generator=self.generator)
+        gained = self.model.learn(x, label, generator=self.generator)
         self.columns = float(self.model.num_basis)
+        assert self.model.block is not None
+        for c, columns in gained.items():
+            likeness = self.model.prepare(x[label == c]) @ self.model.block.weight_x[:, columns.start : columns.stop]
+            self.likeness = max(self.likeness, likeness.max().item())
+
+    def measures(self) -> dict[str, float]:
+        """Also the largest cosine of the angle between a part and an example of its class, as the parts see it."""
+        return {**super().measures(), "likeness_to_an_example": self.likeness}
 
     def scores(self, x: Tensor) -> Tensor:
         """What each class explains, or what the block predicts."""

@@ -51,7 +51,8 @@ class ContinualPFC(nn.Module):
     r"""Learns classes one after another: each gets parts of its own, and what is there never changes again.
 
     The parts of a class are means of similar examples of it (k-means), refined by a few passes of a factorization of
-    them all, and scaled to norm 1. An input belongs to the class whose parts explain it best, each class by itself:
+    them all, and scaled to norm 1. None is a copy of an example: it is no closer to one than the mean of two would be.
+    An input belongs to the class whose parts explain it best, each class by itself:
 
     $$\hat c = \arg\min_c \min_{h \ge 0} \tfrac12 \|x - W_c h\|^2 + l_1 \sum_r h_r$$
 
@@ -227,13 +228,13 @@ class ContinualPFC(nn.Module):
         return x / norm.where(norm > 0, 1.0)
 
     def _make_parts(self, x: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-        means = _of_two_at_least(x, k_means(x, min(count, max(1, len(x) // 2)), generator=generator))
-        parts = _unit_columns(means.T)
+        means = k_means(x, min(count, max(1, len(x) // 2)), generator=generator)
+        parts = _no_copies(x, _unit_columns(means.T))
         if not self.refine:
             return parts
         h = solve(NonnegativeLeastSquares(x, parts, l1=self.l1), self.solver).h
         found = factorize(x, parts.shape[1], l1=self.l1, init=(parts, h), max_iter=self.refine, tol=0, progress=False)
-        return _unit_columns(found.W)
+        return _no_copies(x, _unit_columns(found.W))
 
     def _append(self, parts: Tensor, c: int) -> range:
         start, count = self.num_basis, parts.shape[1]
@@ -270,12 +271,14 @@ class ContinualPFC(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def _of_two_at_least(x: Tensor, means: Tensor) -> Tensor:
-    """Means, where one of fewer than two examples becomes that of the two closest to it."""
+def _no_copies(x: Tensor, parts: Tensor) -> Tensor:
+    """Parts, where one that is more like an example than the mean of its two closest examples becomes that mean."""
     if len(x) < 2:
-        return means
-    sizes = torch.bincount(closest(x, means), minlength=len(means))
-    return means.where(sizes.unsqueeze(1) > 1, x[closest(means, x, 2)].mean(1))
+        return parts
+    pairs = x[closest(parts.T, x, 2)]  # (count, 2, in_features)
+    means = _unit_columns(pairs.mean(1).T)
+    likeness, enough = ((pairs @ columns.T.unsqueeze(-1)).amax((1, 2)) for columns in (parts, means))
+    return parts.where(likeness <= enough, means)
 
 
 def _unit_columns(W: Tensor) -> Tensor:
