@@ -29,6 +29,16 @@ def test_memory_as_older_files_have_it_is_left_out():
     assert measure_further(fill(EXPERIMENT, TABLE, runs)) is None
 
 
+def test_rows_with_the_same_runs_stand_together():
+    metrics = {"before_accuracy": 80.0, "after_accuracy": 92.0, "epochs": 8.0}
+    table = Table(
+        "T", "one run", (Row("T.A", Made(), metric="before_accuracy"), Row("T.B", Made(), metric="after_accuracy"))
+    )
+    run = result(metrics=metrics)
+    grid = measure_further(fill(experiment(table), table, [run]))
+    assert grid.heads == ["", "T.A, T.B"] and ["epochs", "8"] in grid.rows and ["runs", (run,)] in grid.rows
+
+
 def test_many_rows_stand_one_below_the_other():
     table = Table("T", "many", tuple(Row(f"row {i}", Made(num_basis=i)) for i in range(1, 8)))
     runs = [result(row.config, metrics={"test_accuracy": 97.0, "epochs": 3.0}) for row in table.rows]

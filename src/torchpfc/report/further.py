@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from torchpfc.experiments.results import Result
-from torchpfc.report.compare import Sheet
+from torchpfc.report.compare import Line, Sheet
 from torchpfc.report.layout import Wording
 from torchpfc.report.words import name_metric, number
 
@@ -35,7 +35,8 @@ class Grid:
 
 def measure_further(sheet: Sheet) -> Grid | None:
     """All other metrics of the runs that decide; None where there are none."""
-    runs = {line.row.id: line.deciding.results for line in sheet.lines if line.deciding}
+    lines = _together(sheet)
+    runs = {row: group[0].deciding.results for row, group in lines.items() if group[0].deciding}
     found = {name for results in runs.values() for result in results for name in _measured(result)}
     metrics = sorted(found - LEFT_OUT - {sheet.table.metric})
     if not metrics:
@@ -45,9 +46,18 @@ def measure_further(sheet: Sheet) -> Grid | None:
     if len(runs) > FEW_ROWS:
         return Grid(["row", *names, RUNS], [[row, *values, runs[row]] for row, values in cells.items()])
     wording = Wording.of(sheet.table)
-    heads = [wording.describe(line) or line.row.id for line in sheet.lines if line.deciding]
+    heads = [wording.describe(group[0]) or row if len(group) == 1 else row for row, group in lines.items()]
     rows: list[list[Cell]] = [[name, *(values[i] for values in cells.values())] for i, name in enumerate(names)]
     return Grid(["", *heads], [*rows, [RUNS, *runs.values()]])
+
+
+def _together(sheet: Sheet) -> dict[str, list[Line]]:
+    """Lines that were run, by their ids; those with the same runs, of which each shows another metric, as one."""
+    found: dict[tuple[int, ...], list[Line]] = {}
+    for line in sheet.lines:
+        if line.deciding:
+            found.setdefault(tuple(map(id, line.deciding.results)), []).append(line)
+    return {", ".join(line.row.id for line in group): group for group in found.values()}
 
 
 def _measured(result: Result) -> dict[str, float]:
