@@ -52,18 +52,17 @@ def k_means(
     return means
 
 
-def closest(x: Tensor, means: Tensor, count: int = 1) -> Tensor:
-    r"""Which means are closest to each example.
+def closest(x: Tensor, means: Tensor) -> Tensor:
+    r"""Which mean is closest to each example.
 
     Args:
         x: The examples.
         means: What they are compared with.
-        count: How many to find.
 
     Shape:
         - x: $(n, m)$
         - means: $(k, m)$
-        - the result: $(n)$, or $(n, \text{count})$ for more than one
+        - the result: $(n)$
     """
     distances = means.square().sum(1) - 2 * x @ means.mT  # less the squared norm of x, which is the same for all
-    return distances.argmin(1) if count == 1 else distances.topk(count, largest=False).indices
+    return distances.argmin(1)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchpfc.nn.block import PFCBlock
-from torchpfc.nn.clusters import closest, k_means
+from torchpfc.nn.clusters import k_means
 from torchpfc.optim.alternating import factorize
 from torchpfc.optim.ledger import Ledger
 from torchpfc.solvers import FISTA, NonnegativeLeastSquares, Solver, solve
@@ -275,10 +275,10 @@ def _no_copies(x: Tensor, parts: Tensor) -> Tensor:
     """Parts, where one that is more like an example than the mean of its two closest examples becomes that mean."""
     if len(x) < 2:
         return parts
-    pairs = x[closest(parts.T, x, 2)]  # (count, 2, in_features)
-    means = _unit_columns(pairs.mean(1).T)
-    likeness, enough = ((pairs @ columns.T.unsqueeze(-1)).amax((1, 2)) for columns in (parts, means))
-    return parts.where(likeness <= enough, means)
+    likeness, nearest = (parts.T @ x.T).topk(2)
+    means = _unit_columns(x[nearest].mean(1).T)
+    enough = (means.T * x[nearest[:, 0]]).sum(1)
+    return parts.where(likeness[:, 0] <= enough, means)
 
 
 def _unit_columns(W: Tensor) -> Tensor:
