@@ -47,7 +47,6 @@ def test_the_closest() -> None:
     x, means = torch.rand(9, 3, generator=seeded(1)), torch.rand(4, 3, generator=seeded(2))
     order = torch.cdist(x, means).argsort(1)
     assert torch.equal(closest(x, means), order[:, 0])
-    assert torch.equal(closest(x, means, 2).sort(1).values, order[:, :2].sort(1).values)
 
 
 @pytest.mark.parametrize("count", [0, 6])
