@@ -74,6 +74,12 @@ def test_the_fast_preset_carries_the_state_on() -> None:
     assert fast(TrainedSequence()) == TrainedSequence()
 
 
+@pytest.mark.parametrize("size", [25, 100, 500])
+def test_rows_of_the_weights_begin_with_a_sum_of_one_at_most(size: int) -> None:
+    network = fast(RepeatingSequence(num_basis=size)).make_network(0)
+    assert network.weight_h.sum(-1).mean().item() == pytest.approx(min(size / 100, 1), rel=0.05)
+
+
 def test_the_end_of_the_passes_has_settings_of_its_own() -> None:
     config = RepeatingSequence(threshold=0.5, settling=0.4, final_iterations=7)
     network, found = config.make_network(0), []

@@ -162,8 +162,9 @@ def fast(config: Any) -> Any:
     """The pattern once, as a circle; at first few steps and a high threshold, in the end many steps and nothing else.
 
     The state before the first slice is then that of the last, so that nothing disturbs the machine. A high threshold
-    leaves 25 columns in use. In the end there is no normalization, which would keep the weights from settling, and the
-    steps on the states come close enough to their goal for an error below 1e-7.
+    leaves 25 columns in use. Rows of the weights begin with a sum of about 1 at most: with more, the states of many
+    parts soon are all alike, and stay so. In the end there is no normalization, which would keep the weights from
+    settling, and the steps on the states come close enough to their goal for an error below 1e-7.
     """
     if not isinstance(config, RepeatingSequence):
         return config
@@ -174,6 +175,7 @@ def fast(config: Any) -> Any:
         iterations=40,
         rate_h=1.0,
         passes=320,
+        init_high=min(config.init_high, 2 / config.num_basis),
         threshold=4e-3,
         settling=0.6,
         final_iterations=150,
