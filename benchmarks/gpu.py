@@ -225,6 +225,15 @@ def print_tables(shapes: list[dict[str, Any]], stacks: list[dict[str, Any]]) -> 
         )
 
 
+def ready() -> bool:
+    """Whether there is a device; its products may then be rounded to TF32."""
+    if not torch.cuda.is_available():
+        print("this benchmark needs a CUDA device, and there is none")
+        return False
+    torch.backends.cuda.matmul.allow_tf32 = True
+    return True
+
+
 def main() -> None:
     names = {f"{features}x{basis}": (features, basis) for features, basis in SHAPES}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -233,11 +242,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "gpu.json")
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("this benchmark needs a CUDA device, and there is none")
+    if not ready():
         return
 
-    torch.backends.cuda.matmul.allow_tf32 = True
     begun = time.perf_counter()
     shapes = [measure_shape(*names[name], args.rounds) for name in args.shapes]
     stacks = measure_stacks(args.stacks, args.rounds)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from _machine import describe, write_json
 from _steps import Step, captured
-from gpu import BATCH, IMPLICIT_STEPS, PAPER_STEPS, Data, measure_on, ours, textbook
+from gpu import BATCH, IMPLICIT_STEPS, PAPER_STEPS, Data, measure_on, ours, ready, textbook
 
 from torchpfc import FISTA, Implicit, Truncated, Unrolled
 
@@ -72,10 +72,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "gradients.json")
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("this benchmark needs a CUDA device, and there is none")
+    if not ready():
         return
-    torch.backends.cuda.matmul.allow_tf32 = True
     shapes = [measure_shape(*shape, args.rounds) for shape in SHAPES]
     result = {
         "question": __doc__.splitlines()[0],
