@@ -89,7 +89,7 @@ def test_the_summary_counts_and_adds_up():
     assert "Of 3 rows with a number in the paper, 0 met, 2 missed, 1 not run." in text
     assert "Of 1 row without one, 1 run." in text
     assert "With fewer runs than its table asks for: 1 row." in text
-    assert "All 7 runs took 7.0 GPU minutes (A GPU)." in text
+    assert "All 7 runs took 7.0 GPU minutes (A GPU); those that shared a device count in full." in text
     assert rows(text) == [["A GPU", "2.11", "", "7", "7.0"]]
 
 

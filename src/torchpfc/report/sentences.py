@@ -35,8 +35,8 @@ def tally(comparison: Comparison) -> str:
     if short := sum(map(too_few, lines)):
         sentences.append(f"With fewer runs than its table asks for: {plural(short, 'row')}.")
     if comparison.results:
-        spent = time_spent(comparison.results)
-        sentences.append(f"All {plural(len(comparison.results), 'run')} took {spent}.")
+        count, spent = plural(len(comparison.results), "run"), time_spent(comparison.results)
+        sentences.append(f"All {count} took {spent}; those that shared a device count in full.")
     return " ".join(sentences)
 
 
