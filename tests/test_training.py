@@ -508,6 +508,18 @@ def test_the_accuracy_can_be_left_out() -> None:
     assert stops_after([1.0, 2, 2, 0], flat[:4], patience=2, watch_accuracy=False) == 3
 
 
+def test_the_accuracy_can_decide_alone() -> None:
+    losses, accuracies = [1.0, 2, 3, 4, 5], [0.1, 0.3, 0.2, 0.3, 0.2]
+    assert stops_after(losses, accuracies, patience=2) == 3
+    assert stops_after(losses, accuracies, patience=2, keep="accuracy") == 4
+    assert stops_after(losses, accuracies, patience=3, keep="accuracy", watch_accuracy=False) == 5
+    stopping = EarlyStopping(9, keep="accuracy")
+    pairs = zip(losses, accuracies, strict=True)
+    assert [bool(stopping.update(*map(torch.tensor, pair))) for pair in pairs] == [True, True, False, False, False]
+    with pytest.raises(ValueError, match="keep must be one of loss, accuracy, got 'best'"):
+        EarlyStopping(2, keep="best")
+
+
 def test_nan_is_never_an_improvement() -> None:
     nan = float("nan")
     stopping = EarlyStopping(2, watch_accuracy=False)

@@ -318,16 +318,23 @@ def evaluate(model: nn.Module, batches: Iterable[Any], objective: Objective) -> 
     return Evaluation(torch.stack(losses).sum(0).cpu() / count, torch.stack(hits).sum(0).cpu().double() / count)
 
 
+KEEPS = ("loss", "accuracy")
+"""By which number on validation data the best epoch can be chosen."""
+
+
 class EarlyStopping:
     """Tells which model is at its best, and which has not got better for too long.
 
     The published code has two counters, one for the validation loss and one for the validation accuracy: the first to
-    reach the patience stops the training. The best model is that of the lowest loss.
+    reach the patience stops the training. The best model is that of the lowest loss. Where the loss says little about
+    accuracy, accuracy can decide alone.
 
     Args:
         patience: Epochs without improvement after which to stop.
         count: Number of models in a stack; None for a single model.
         watch_accuracy: Whether accuracy counts too.
+        keep: Which model is the best: that of the lowest "loss", or that of the highest "accuracy". In the second case
+            accuracy alone counts, for stopping too.
 
     Example:
         >>> stopping = EarlyStopping(patience=2)
@@ -337,12 +344,17 @@ class EarlyStopping:
         True
     """
 
-    def __init__(self, patience: int, count: int | None = None, *, watch_accuracy: bool = True) -> None:
+    def __init__(
+        self, patience: int, count: int | None = None, *, watch_accuracy: bool = True, keep: str = "loss"
+    ) -> None:
         if patience < 1:
             raise ValueError(f"patience must be at least 1, got {patience}")
+        if keep not in KEEPS:
+            raise ValueError(f"keep must be one of {', '.join(KEEPS)}, got {keep!r}")
         shape = () if count is None else (count,)
         self.patience = patience
         self.watch_accuracy = watch_accuracy
+        self.keep = keep
         self.state = {
             "best_loss": torch.full(shape, torch.inf),
             "best_accuracy": torch.full(shape, -torch.inf),
@@ -351,20 +363,22 @@ class EarlyStopping:
         }
 
     def update(self, loss: Tensor, accuracy: Tensor) -> Tensor:
-        """Takes in an epoch; says for which models its loss is the lowest so far. NaN never is."""
+        """Takes in an epoch; says which models it makes better than they ever were. NaN never does."""
         state = self.state
         lower, higher = loss < state["best_loss"], accuracy > state["best_accuracy"]
         state["best_loss"] = torch.where(lower, loss, state["best_loss"])
         state["best_accuracy"] = torch.where(higher, accuracy, state["best_accuracy"])
         state["worse_losses"] = (state["worse_losses"] + 1) * ~lower
         state["worse_accuracies"] = (state["worse_accuracies"] + 1) * ~higher
-        return lower
+        return lower if self.keep == "loss" else higher
 
     @property
     def stopped(self) -> Tensor:
         """Which models have not got better for too long."""
-        stopped = self.state["worse_losses"] >= self.patience
-        return stopped | (self.state["worse_accuracies"] >= self.patience) if self.watch_accuracy else stopped
+        by_loss, by_accuracy = (self.state[name] >= self.patience for name in ("worse_losses", "worse_accuracies"))
+        if self.keep == "accuracy":
+            return by_accuracy
+        return by_loss | by_accuracy if self.watch_accuracy else by_loss
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that decides when to stop."""

@@ -149,6 +149,18 @@ def test_a_window_without_columns_left_ends_a_task(tmp_path: Path) -> None:
     assert "valid_loss" not in result.metrics
 
 
+def test_the_epoch_that_is_kept_has_the_lowest_loss_or_the_highest_accuracy(tmp_path: Path) -> None:
+    best = {}
+    for keep in ("loss", "accuracy"):
+        (result,) = run_tasks([Job(small(keep=keep, patience=6), 0)], context(tmp_path / keep))
+        last = int(result.curves["epochs_of_phase"][-1])
+        losses, accuracies = (result.curves[name][-last:] for name in ("valid_loss", "valid_accuracy"))
+        best[keep] = losses.index(min(losses)) if keep == "loss" else accuracies.index(max(accuracies))
+        assert result.metrics["valid_accuracy"] == pytest.approx(accuracies[best[keep]])  # measured again at the end
+        assert result.metrics["valid_loss"] == losses[best[keep]]
+    assert best["loss"] != best["accuracy"]
+
+
 def test_results_hold_the_matrix_and_what_follows_from_it(tmp_path: Path) -> None:
     jobs = [Job(small(), 0), Job(small(protocol="strict"), 0)]
     results = list(run_tasks(jobs, context(tmp_path)))

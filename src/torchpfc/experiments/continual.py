@@ -22,6 +22,7 @@ from torchpfc.experiments.registry import Job, all_settings_but, settings
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.runner import Context
 from torchpfc.nn import MLP, PFCBlock
+from torchpfc.training import KEEPS
 
 PROTOCOLS = ("paper", "strict")
 """Whose validation images decide when a task ends: those of all tasks so far, or of this task alone."""
@@ -43,12 +44,16 @@ class _Window:
     """Columns in the window; 0 learns all of them at every step."""
     sweep_speed: float = 0.0
     """Columns that the window moves in one step."""
+    keep: str = "loss"
+    """By which number on validation data the best epoch is chosen: loss, or accuracy, which then also stops alone."""
 
     def _check_window(self, units: int) -> None:
         if self.width < 0 or not 0 <= self.sweep_speed < math.inf:
             raise ValueError(f"width and sweep_speed must not be negative, got {self.width} and {self.sweep_speed}")
         if self.width > units:
             raise ValueError(f"width must be at most the number of units, {units}, got {self.width}")
+        if self.keep not in KEEPS:
+            raise ValueError(f"keep must be one of {', '.join(KEEPS)}, got {self.keep!r}")
 
     def _smaller_window(self) -> dict[str, Any]:
         return {"width": min(self.width, 4), "sweep_speed": min(self.sweep_speed, 0.25)}
@@ -229,6 +234,7 @@ TASKS = Lessons(
     task_phases,
     loss_weights=loss_weights,
     eval_solver=eval_solver,
+    keep=lambda config: str(config.keep),
     looks_back=lambda config: config.protocol == "paper",
     after_phase=look_at_task,
 )
@@ -237,6 +243,7 @@ ORDERED = Lessons(
     ordered_phase,
     loss_weights=loss_weights,
     eval_solver=eval_solver,
+    keep=lambda config: str(config.keep),
     shuffles=lambda config: False,
     resets_window=lambda config: bool(config.width),
 )
@@ -288,9 +295,10 @@ def phase_result(
         "milliseconds_per_step": 1e3 * run.step_seconds / max(run.steps, 1),
     }
     if count := int(record.curves["epochs_of_phase"][-1]):  # none where there was no column left
-        losses = record.curves["valid_loss"][-count:]
-        best = min(range(count), key=lambda epoch: losses[epoch] if math.isfinite(losses[epoch]) else math.inf)
-        own["valid_loss"], own["valid_accuracy"] = losses[best], record.curves["valid_accuracy"][-count:][best]
+        losses, accuracies = (record.curves[name][-count:] for name in ("valid_loss", "valid_accuracy"))
+        badness = losses if run.lessons.keep(job.config) == "loss" else [-value for value in accuracies]
+        best = min(range(count), key=lambda epoch: badness[epoch] if math.isfinite(badness[epoch]) else math.inf)
+        own["valid_loss"], own["valid_accuracy"] = losses[best], accuracies[best]
     return Result(
         experiment=experiment,
         config=settings(job.config),

@@ -66,6 +66,8 @@ class Lessons:
     """The phases of a config with a seed; all models of a stack have equally many images in each."""
     loss_weights: Callable[[Any], tuple[float, float]] = lambda config: (1.0, 0.0)
     eval_solver: Callable[[Any], Solver | None] = lambda config: None
+    keep: Callable[[Any], str] = lambda config: "loss"
+    """By which number on validation data the best epoch is chosen."""
     shuffles: Callable[[Any], bool] = lambda config: True
     """Whether every epoch has an order of its own."""
     resets_window: Callable[[Any], bool] = lambda config: False
@@ -150,7 +152,12 @@ class PhaseRun:
         self.optimizer = make_optimizer(self.stack, self.config)
         if isinstance(self.optimizer, StackedRMSpropSLW):
             self.optimizer.move_to(self.best_positions)
-        self.stopping = EarlyStopping(self.config.patience, len(self.jobs), watch_accuracy=self.config.watch_accuracy)
+        self.stopping = EarlyStopping(
+            self.config.patience,
+            len(self.jobs),
+            watch_accuracy=self.config.watch_accuracy,
+            keep=self.lessons.keep(self.config),
+        )
         self.epoch = 0
         for record in self.records:
             record.curves["epochs_of_phase"].append(0.0)
