@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -70,6 +70,20 @@ def test_table_4_has_every_block_with_another_gradient_too() -> None:
 def test_the_window_is_also_run_with_the_most_accurate_epoch_and_nothing_else_changed() -> None:
     found = {id: row.config for id, row in rows("ordered-mnist").items()}
     assert found["T4.SLW.ORD.accurate"] == replace(found["T4.SLW.ORD"], keep="accuracy")
+
+
+def test_settings_of_the_window_are_changed_one_at_a_time_from_those_of_the_paper() -> None:
+    found = {id: row.config for id, row in rows("split-mnist").items()}
+    window = {id: config for id, config in found.items() if id.startswith("WINDOW.")}
+    assert window["WINDOW.unchanged"] == found["T3.SLW"]
+    changed = {id: asdict(config).items() - asdict(found["T3.SLW"]).items() for id, config in window.items()}
+    assert changed["WINDOW.lr-0.0006"] == {("lr", 6e-4)} and changed["WINDOW.weight-0.8"] == {
+        ("prediction_weight", 0.8)
+    }
+    assert changed["WINDOW.accurate"] - changed["WINDOW.patience-10"] == {("keep", "accuracy")}
+    assert {id for id, change in changed.items() if len(change) != 1} == {
+        "WINDOW.unchanged", "WINDOW.patience-10", "WINDOW.accurate"
+    }  # fmt: skip
 
 
 def test_cited_numbers_are_marked_and_never_run() -> None:

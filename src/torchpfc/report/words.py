@@ -30,6 +30,8 @@ NAMES = {
     "fourier": "random Fourier features and ridge",
     "pairs": "two classes at a time",
     "classes": "one class at a time",
+    "loss": "epoch of the lowest loss",
+    "accuracy": "epoch of the highest accuracy",
     "residual": "class of the least residual",
     "joint": "all parts at once",
     "batches": "forgets batches with wrong labels",
