@@ -270,6 +270,12 @@ def test_the_window_starts_anew_in_every_epoch_of_an_order(tmp_path: Path) -> No
     assert first.curves["valid_loss"] != second.curves["valid_loss"]
 
 
+def test_accuracy_decides_in_an_order_too(tmp_path: Path) -> None:
+    (result,) = run_ordered([Job(ordered(keep="accuracy", epochs=6, lr=5e-2), 0)], context(tmp_path))
+    losses, accuracies = result.curves["valid_loss"], result.curves["valid_accuracy"]
+    assert result.metrics["valid_accuracy"] == max(accuracies) > accuracies[losses.index(min(losses))]
+
+
 def test_learning_in_order_leaves_a_result(tmp_path: Path) -> None:
     results = list(run_ordered([Job(ordered(order=order), 0) for order in ("sorted", "fixed")], context(tmp_path)))
     assert [result.config["order"] for result in results] == ["sorted", "fixed"]
