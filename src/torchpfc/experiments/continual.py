@@ -234,7 +234,7 @@ TASKS = Lessons(
     task_phases,
     loss_weights=loss_weights,
     eval_solver=eval_solver,
-    keep=lambda config: str(config.keep),
+    keep=lambda config: config.keep,
     looks_back=lambda config: config.protocol == "paper",
     after_phase=look_at_task,
 )
@@ -243,7 +243,7 @@ ORDERED = Lessons(
     ordered_phase,
     loss_weights=loss_weights,
     eval_solver=eval_solver,
-    keep=lambda config: str(config.keep),
+    keep=lambda config: config.keep,
     shuffles=lambda config: False,
     resets_window=lambda config: bool(config.width),
 )
