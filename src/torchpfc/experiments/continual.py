@@ -38,7 +38,7 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class _Window:
-    """A window that slides over columns, or hidden units."""
+    """A window that slides over columns, or hidden units, and which epoch is kept when it has moved on."""
 
     width: int = 0
     """Columns in the window; 0 learns all of them at every step."""
