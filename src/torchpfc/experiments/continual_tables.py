@@ -96,9 +96,12 @@ def _table_window() -> Iterator[Row]:
     changes: dict[str, dict[str, Any]] = {"unchanged": {}}
     changes |= {f"lr-{lr:g}": {"lr": lr} for lr in (1.5e-4, 6e-4)}
     changes |= {f"weight-{weight:g}": {"prediction_weight": weight} for weight in (0.3, 0.8)}
-    changes |= {"l1-0.02": {"l1": 0.02}, "decay-0": {"weight_decay": 0.0}, "batch-100": {"batch_size": 100}}
+    changes |= {f"l1-{l1:g}": {"l1": l1} for l1 in (0.02, 0.05, 0.1)}
+    changes |= {"decay-0": {"weight_decay": 0.0}, "batch-100": {"batch_size": 100}}
     changes["columns-4000"] = {"num_basis": 4000}
     changes["patience-10"] = {"patience": 10, "num_basis": 3000}
+    changes["patience-10.l1-0.02"] = {"patience": 10, "num_basis": 2500, "l1": 0.02}
+    changes["patience-10.l1-0.05"] = {"patience": 10, "num_basis": 2500, "l1": 0.05}
     changes["accurate"] = {**changes["patience-10"], "keep": "accuracy"}
     for name, change in changes.items():
         yield Row(f"WINDOW.{name}", replace(SplitPFC(), **change))
