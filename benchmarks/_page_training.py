@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from _page_words import (
     CAPTURED,
@@ -180,19 +180,18 @@ def tell_rnn(data: Data) -> Told:
     ratios = {form: seconds / medians[best] for form, seconds in medians.items()}
     rows = [[name(form, medians), significant(1e3 * medians[form]), times(ratios[form])] for form in medians]
     ending = CAPTURED if best.endswith(CAPTURED) else ""
-    others = [
-        form for form in (f"{kind}{ending}" for kind in ("textbook", "lstm", "gru", "vanilla")) if form in medians
-    ]
+    alike = (f"{kind}{ending}" for kind in ("textbook", "lstm", "gru", "vanilla"))
+    others = [form for form in dict.fromkeys(("textbook", *alike)) if form in medians]
     text = paragraphs(
         f"Sequences of {data['slices']} slices, {data['num_basis']} parts or units, {data['iterations']} steps of the"
         f" solver a slice, batches of {data['batch']}: medians of n = {data['rounds']} rounds, in which the forms take"
         " turns. The LSTM, the GRU and the vanilla RNN learn from the prediction alone; the factorized RNN also"
         " reconstructs states and inputs.",
         grid(["form", "ms a step", f"its time over that of the {name(best, medians)}"], rows, words=1),
-        sentences(*(compare(f"The {name(best)}", _article(other), {"": ratios[other]}) for other in others)),
+        sentences(*(compare(f"The {name(best)}", _article(other, medians), {"": ratios[other]}) for other in others)),
     )
-    return Told(text, [Gain(f"training step, {name(best)}", name(other), [ratios[other]]) for other in others])
+    return Told(text, [Gain(f"training step, {name(best)}", name(other, medians), [ratios[other]]) for other in others])
 
 
-def _article(other: str) -> str:
-    return f"the {name(other)}{' form' if other.startswith('textbook') else ''}"
+def _article(other: str, forms: Iterable[str]) -> str:
+    return f"the {name(other, forms)}{' form' if other.startswith('textbook') else ''}"

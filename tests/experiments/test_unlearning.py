@@ -6,7 +6,7 @@ import torch
 
 from tests.experiments.made import context, made_images, numbers
 from torchpfc import PFCBlock
-from torchpfc.experiments import experiments
+from torchpfc.experiments import experiments, unlearning_audit
 from torchpfc.experiments.phases import PhaseRun
 from torchpfc.experiments.registry import Job
 from torchpfc.experiments.unlearning import LESSONS, _member, has_twin, run_unlearning
@@ -19,7 +19,7 @@ from torchpfc.experiments.unlearning_settings import (
     make_phase,
     strangers,
 )
-from torchpfc.unlearning import load_model
+from torchpfc.unlearning import audit, load_model
 
 pytestmark = pytest.mark.usefixtures("made_data")
 
@@ -126,6 +126,23 @@ def test_without_a_test_there_is_no_accuracy_on_test_images(tmp_path: Path) -> N
     (result,) = run_unlearning([Job(small(relearn_steps=0), 0)], context(tmp_path, test=False))
     assert not {"test_accuracy", "after_accuracy", "after_published_range_accuracy"} & set(result.metrics)
     assert "after_membership_auroc" in result.metrics and "after_relearn_steps" not in result.metrics
+    assert {"before_valid_accuracy", "after_valid_accuracy", "exact_valid_accuracy"} <= set(result.metrics)
+
+
+def test_an_audit_looks_at_images_of_all_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of labels the first images that are retained are all of one class."""
+    seen = {}
+
+    def look(*args: Any, **kwargs: Any) -> Any:
+        seen.update(kwargs)
+        return audit(*args, **kwargs)
+
+    monkeypatch.setattr(unlearning_audit, "_AT_ONCE", 30)
+    monkeypatch.setattr(unlearning_audit, "audit", look)
+    list(run_unlearning([Job(small(what="class", order="sorted"), 0)], context(tmp_path)))
+    retained, forgotten = (seen[name][1].argmax(-1) for name in ("retained", "forgotten"))
+    assert set(retained.tolist()) == set(range(10)) - {3} and set(forgotten.tolist()) == {3}
+    assert len(retained) <= 30
 
 
 def test_a_replay_ends_in_the_bits_of_a_training_that_never_saw_it(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ class Forgotten:
             of_class = run.data.train.label[unknown] == config.forgotten_class
             unknown = unknown[of_class] if of_class.sum() > 1 else unknown
         others = self.train[~torch.isin(self.train, self.rows)]
-        forgotten, outside = self._examples(self.rows[:_AT_ONCE]), self._examples(unknown)
+        forgotten, outside = self._examples(_some(self.rows)), self._examples(unknown)
         if config.what == "batches":
             forgotten, outside = next_label(*forgotten), next_label(*outside)
         test = (run.test_x, run.test_target) if run.context.test else self._examples(run.valid_rows[0][0])
@@ -128,7 +128,7 @@ class Forgotten:
         audits = audit(
             self.models,
             objective,
-            retained=self._examples(others[:_AT_ONCE]),
+            retained=self._examples(_some(others)),
             forgotten=forgotten,
             test=test,
             non_members=outside,
@@ -137,8 +137,7 @@ class Forgotten:
         )
         metrics: dict[str, float] = {}
         for name, found in audits.items():
-            if run.context.test:
-                metrics[f"{name}_accuracy"] = 100 * found.test
+            metrics[f"{name}_accuracy" if run.context.test else f"{name}_valid_accuracy"] = 100 * found.test
             metrics[f"{name}_retained_accuracy"] = 100 * found.retained
             metrics[f"{name}_forgotten_accuracy"] = 100 * found.forgotten
             metrics[f"{name}_membership_auroc"] = found.membership.auroc
@@ -167,6 +166,11 @@ class Forgotten:
             return {}
         lines = [spread_out(model.weight_x) for model in self.models.values()]
         return draw_lines({"weights_before_and_after": lines}, self.run.data.train.shape)
+
+
+def _some(rows: Tensor) -> Tensor:
+    """No more than an audit looks at, evenly from first to last: sorted by label, the first are all of one class."""
+    return rows[:: max(1, -(-len(rows) // _AT_ONCE))]
 
 
 @torch.no_grad()
