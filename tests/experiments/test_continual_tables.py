@@ -80,7 +80,7 @@ def test_rows_of_the_window_say_what_they_change() -> None:
     assert changed["WINDOW.unchanged"] == {} and changed["WINDOW.lr-0.0006"] == {"lr": 6e-4}
     words = {"weight_decay": "no weight decay", "keep": "by accuracy"}
     for id, row in window.items():
-        said = [words[name] if name in words else f"{value:g}" for name, value in changed[id].items()]
+        said = [words.get(name, str(value)) for name, value in changed[id].items()]
         assert all(word in row.what for word in said) and len(said) == len(row.what.split(", ")) - (not said), id
 
 
