@@ -89,6 +89,18 @@ def test_settings_by_validation_are_those_of_one_row_with_more_columns() -> None
     assert found["T3.SLW.tuned"] == replace(found["WINDOW.patience-10.l1-0.02"], num_basis=3500)
 
 
+@pytest.mark.parametrize(
+    ("experiment", "id", "published", "needed"),
+    [("split-mnist", "T3.SLW.tuned", "T3.SLW", 93.73), ("ordered-mnist", "T4.SLW.ORD.accurate", "T4.SLW.ORD", 96.0)],
+)
+def test_our_settings_of_the_window_have_to_reach_the_paper(
+    experiment: str, id: str, published: str, needed: float
+) -> None:
+    found = rows(experiment)
+    assert found[id].paper is not None and found[id].paper == found[published].paper
+    assert found[id].paper - found[id].slack == pytest.approx(needed)
+
+
 def test_cited_numbers_are_marked_and_never_run() -> None:
     table = experiments()["split-mnist"].tables[0]
     assert {cited.id: cited.value for cited in table.cited} == {

@@ -58,6 +58,9 @@ def test_a_sweep_has_widths_above_each_other_and_speeds_side_by_side():
     svg = drawn(*runs, of=of)["S-sweep"]
     assert {"5", "15", "0.25", "0.5", "90.00", "92.00", "20", "columns used"} <= set(words(svg))
     assert len(find(svg, "rect", "cell")) == 6  # of eight: one run is missing
+    shared = replace(of, tables=(Table("T", "First", rows[:1]), replace(of.tables[0], metric="columns_used")))
+    again = drawn(*runs, of=shared)["S-sweep"]
+    assert len(find(again, "rect", "cell")) == 6 and "test accuracy in %" not in words(again)
     assert drawn(of=of)["S-sweep"] is None and drawn(result(), of=experiment(TABLE))["T-sweep"] is None
 
 

@@ -10,6 +10,7 @@ from torchpfc.checkpoint import CorruptFileError
 from torchpfc.experiments.results import Result
 from torchpfc.report.charts import Heat, Picture, heat_chart, picture_chart
 from torchpfc.report.compare import Sample, Sheet
+from torchpfc.report.words import name_metric
 
 MATRIX = "accuracy_matrix"
 FEWEST = 2
@@ -59,7 +60,7 @@ def draw_sweep(sheet: Sheet, title: str) -> str | None:
 
     names = [f"{width}" for width in widths], [f"{speed:g}" for speed in speeds]
     heats = [
-        Heat("test accuracy in %", *names, grid(sheet.table.metric), decimals=2),
+        Heat(name_metric(sheet.table.metric), *names, grid(sheet.table.metric), decimals=2),
         Heat("columns used", *names, grid("columns_used")),
     ]
     return heat_chart(heats, rows="width of the window", columns="columns that it moves in a step", title=title)
@@ -91,19 +92,21 @@ def _picture(label: str, result: Result, name: str) -> Picture:
 
 Parts = tuple[str, str, str, Callable[[Sheet, str], str | None]]
 
+SWEEP: Parts = (
+    "sweep",
+    "width of the window against its speed",
+    "What becomes of other windows: accuracy, and how many columns they used.",
+    draw_sweep,
+)
+"""Of all rows of a table: a grid has no hole where a run stands in another table too."""
+
 CONTINUAL: tuple[Parts, ...] = (
     (
         "matrix",
         "accuracy on each task after each task",
-        "Accuracy in % on the test images of each task, after so many tasks were learned: the mean over the runs. "
+        "Accuracy in % on held-out images of each task, after so many tasks were learned: the mean over the runs. "
         "Where nothing is forgotten, a column stays as dark as it has become.",
         draw_matrices,
-    ),
-    (
-        "sweep",
-        "width of the window against its speed",
-        "What becomes of other windows: accuracy, and how many columns they used.",
-        draw_sweep,
     ),
     (
         "weights_by_task",

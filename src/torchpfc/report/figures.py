@@ -12,7 +12,7 @@ from torchpfc.experiments.registry import Experiment, Table
 from torchpfc.experiments.results import Result
 from torchpfc.report.charts import Axes, Dots, Panel, Picture, Series, dot_chart, line_chart, picture_chart
 from torchpfc.report.compare import Line, Sample, Sheet, fill, ordered
-from torchpfc.report.continual import CONTINUAL
+from torchpfc.report.continual import CONTINUAL, SWEEP
 from torchpfc.report.layout import Entry, by_first, by_size
 from torchpfc.report.recurrent import OVER, RECURRENT
 from torchpfc.report.separation import SEPARATION
@@ -68,7 +68,7 @@ def list_figures(experiments: Mapping[str, Experiment]) -> list[Figure]:
             shown += [row.config for row in table.rows]
             made.append(_numbers_of(experiment, table))
             made += [kind.of(experiment, table, fresh) for kind in (*CURVES, *IMAGES) if fresh]
-            made.append(Kind(*OVER).of(experiment, table, [row.id for row in table.rows]))
+            made += [Kind(*parts).of(experiment, table, [row.id for row in table.rows]) for parts in (OVER, SWEEP)]
             made += [
                 Kind(*parts).of(experiment, table, fresh) for parts in (*RECURRENT, *CONTINUAL, *SEPARATION) if fresh
             ]
