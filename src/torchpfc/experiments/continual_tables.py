@@ -68,7 +68,7 @@ def _table_3(table: str, dataset: str) -> Iterator[Row]:
         strict = replace(config, protocol="strict")
         yield Row(f"{table}.{name}.strict", strict, seeds=5, what=what, under="strict protocol")
     if dataset == "mnist":
-        tuned = replace(pfc, patience=10, l1=0.02, num_basis=3500)
+        tuned = replace(pfc, width=30, patience=10, l1=0.02, num_basis=3500)
         what = "PFC, RMSpropSLW, settings by validation"
         yield Row(f"{table}.SLW.tuned", tuned, 93.73, seeds=5, what=what, under="protocol of the paper")
     others: dict[str, tuple[str, Any]] = {
@@ -115,6 +115,16 @@ def _table_window() -> Iterator[Row]:
         what = f"patience 10, 3000 parts, by accuracy, l1 = {l1:g}"
         changes[f"accurate.l1-{l1:g}"] = (what, {**accurate, "l1": l1})
         changes[f"speed-0.125.l1-{l1:g}"] = (f"speed 0.125, 3000 parts, l1 = {l1:g}", {**slow, "l1": l1})
+    penalized: dict[str, Any] = {"patience": 10, "num_basis": 3500, "l1": 0.02}
+    more: dict[str, dict[str, Any]] = {
+        "patience-10.l1-0.02.columns-3500": penalized,
+        "patience-10.l1-0.02.columns-4500": {**penalized, "num_basis": 4500},
+        "patience-10.l1-0.02.width-30": {**penalized, "width": 30},
+        "patience-7.l1-0.02": {**penalized, "patience": 7},
+    }
+    for name, change in more.items():
+        what = f"patience {change['patience']}, {change['num_basis']} parts, l1 = 0.02"
+        changes[name] = (what + ", window of 30" * ("width" in change), change)
     for name, (what, change) in changes.items():
         yield Row(f"WINDOW.{name}", replace(SplitPFC(), **change), what=what)
 
