@@ -36,6 +36,12 @@ def test_a_metric_is_drawn_over_a_setting_for_each_kind_of_row():
     assert not find(svg, "polygon", "band")  # a share has no range
 
 
+def test_rows_in_words_are_called_so():
+    in_words = tuple(replace(row, what=f"all of {row.config.dataset}", under="some") for row in SWEEP.rows)
+    svg = drawn(made(), made(2000), table=replace(SWEEP, rows=in_words))["T-over"]
+    assert "all of mnist" in words(svg) and "MNIST" not in words(svg)
+
+
 def test_presets_have_lines_of_their_own():
     fast = [result(faster(Made(num_basis=size)), metrics={"success": 1.0}) for size in (300, 2000)]
     svg = drawn(made(), made(2000), *fast)["T-over"]

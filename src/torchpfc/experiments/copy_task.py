@@ -229,21 +229,30 @@ def run(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
 
 
 def _rows() -> Iterator[Row]:
-    for pause in (5, 10, 15, 20, 30):
-        yield Row(f"COPY.NMF.{pause}", CopyConfig(pause=pause), seeds=8)
-    yield Row("COPY.SEMI.5", CopyConfig(nonnegative=False, steps=4000), seeds=8)
+    nmf = CopyConfig()
     vanilla = CopyConfig(model="vanilla", nonnegative=False, batch_size=512, weight_decay=2e-4)
     vanilla = replace(vanilla, valid_batches=200, tolerance=1e-5)
-    for pause in (5, 10, 15, 20, 30):
-        yield Row(f"COPY.VAN.BPTT.{pause}", replace(vanilla, pause=pause), seeds=3)
-    yield Row("COPY.VAN.NOBPTT.5", replace(vanilla, bptt=False), seeds=3)
     factorized = CopyConfig(
         model="factorized", nonnegative=False, num_basis=512, batch_size=10, lr=1e-4, init_high=5e-2, iterations=20
     )
-    yield Row("COPY.FAC.BPTT.5", factorized, seeds=3)
-    yield Row("COPY.FAC.NOBPTT.5", replace(factorized, bptt=False), seeds=3)
-    for model in ("lstm", "gru"):
-        yield Row(f"COPY.{model.upper()}.5", replace(vanilla, model=model, weight_decay=0.0), seeds=3)
+    gated = replace(vanilla, weight_decay=0.0)
+    at_any: dict[str, tuple[str, CopyConfig]] = {
+        "NMF": ("without backpropagation", nmf),
+        "VAN.BPTT": ("vanilla, BPTT", vanilla),
+    }
+    at_five: dict[str, tuple[str, CopyConfig]] = {
+        "SEMI": ("semi-NMF without backpropagation", replace(nmf, nonnegative=False, steps=4000)),
+        "VAN.NOBPTT": ("vanilla, no BPTT", replace(vanilla, bptt=False)),
+        "FAC.BPTT": ("factorized, BPTT", factorized),
+        "FAC.NOBPTT": ("factorized, no BPTT", replace(factorized, bptt=False)),
+        "LSTM": ("LSTM", replace(gated, model="lstm")),
+        "GRU": ("GRU", replace(gated, model="gru")),
+    }
+    for pause in (5, 10, 15, 20, 30):
+        for name, (what, config) in (at_any | at_five if pause == 5 else at_any).items():
+            seeds = 8 if config.model == "nmf" else 3
+            at_pause = replace(config, pause=pause)
+            yield Row(f"COPY.{name}.{pause}", at_pause, seeds=seeds, what=what, under=f"pause of {pause}")
 
 
 NOTE = (

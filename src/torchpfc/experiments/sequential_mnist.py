@@ -260,6 +260,9 @@ _TABLE_7 = {
 }
 
 
+_KINDS = {"N": "non-negative", "S": "signed"}
+
+
 def _factorized(size: int, kind: str, bptt: bool) -> SequentialMNIST:
     return SequentialMNIST(num_basis=size, nonnegative=kind == "N", bptt=bptt)
 
@@ -279,14 +282,19 @@ def _table_7() -> Iterator[Row]:
     for id, accuracies in _TABLE_7.items():
         network, through_time, *kind = id.replace(".{}", "").split(".")
         bptt = through_time == "YES"
+        under = "BPTT" if bptt else "no BPTT"
         for size, paper in zip(SIZES, accuracies, strict=True):
-            config = _factorized(size, kind[0], bptt) if network == "FAC" else _vanilla(size, bptt)
+            if network == "FAC":
+                config, what = _factorized(size, kind[0], bptt), f"factorized, {_KINDS[kind[0]]}"
+            else:
+                config, what = _vanilla(size, bptt), "vanilla"
             seeds = 3 if size == 512 and bptt else 1
-            yield Row(f"T7.{id.format(size)}", config, paper, SLACK, seeds)
+            yield Row(f"T7.{id.format(size)}", config, paper, SLACK, seeds, what=f"{what}, {size} parts", under=under)
     for model in ("lstm", "gru"):
         for size in SIZES:
-            yield Row(f"T7.{model.upper()}.{size}", _other(model, size), seeds=3 if size == 512 else 1)
-    yield Row("T7.NMF.512", NMFSequentialMNIST(), seeds=3)
+            what, seeds = f"{model.upper()}, {size} parts", 3 if size == 512 else 1
+            yield Row(f"T7.{model.upper()}.{size}", _other(model, size), seeds=seeds, what=what, under="BPTT")
+    yield Row("T7.NMF.512", NMFSequentialMNIST(), seeds=3, what="NMF, 512 parts", under="no backpropagation")
 
 
 def _table_sizes() -> Iterator[Row]:

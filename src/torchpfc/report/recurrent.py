@@ -30,7 +30,7 @@ def draw_over(sheet: Sheet, title: str) -> str | None:
     found: dict[str, dict[float, list[float]]] = {}
     for settings, line in zip(flat, sheet.lines, strict=True):
         for preset, sample in line.samples.items():
-            words = [describe(settings, names), name_preset(preset) if len(sheet.presets) > 1 else ""]
+            words = [line.row.what or describe(settings, names), name_preset(preset) if len(sheet.presets) > 1 else ""]
             label = ", ".join(filter(None, words)) or name_metric(metric)
             found.setdefault(label, {}).setdefault(float(settings[over]), []).extend(sample.values)
     lines = [
