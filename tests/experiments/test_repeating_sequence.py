@@ -80,6 +80,14 @@ def test_rows_of_the_weights_begin_with_a_sum_of_one_at_most(size: int) -> None:
     assert network.weight_h.sum(-1).mean().item() == pytest.approx(min(size / 100, 1), rel=0.05)
 
 
+@pytest.mark.parametrize("size", [25, 300, 500])
+def test_states_rise_from_zero_at_first(size: int) -> None:
+    config = fast(RepeatingSequence(num_basis=size))
+    network = config.make_network(0)
+    config.prepare(network, 0.0)
+    assert network.infer(torch.tensor(PATTERN)).max().item() > 0.01
+
+
 def test_the_end_of_the_passes_has_settings_of_its_own() -> None:
     config = RepeatingSequence(threshold=0.5, settling=0.4, final_iterations=7)
     network, found = config.make_network(0), []

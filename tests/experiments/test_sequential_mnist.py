@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from tests.experiments.made import CLASSES, TRAIN, context, made_images, numbers
+from tests.experiments.stopped import Killed, stop_at
 from torchpfc import FactorizedRNN, VanillaRNN, keep_nonnegative, record_couplings, rnn_reconstruction_loss
 from torchpfc.experiments import experiments
 from torchpfc.experiments.image_training import split
@@ -86,6 +87,8 @@ def test_sizes_go_from_small_to_those_of_the_table() -> None:
         (SequentialMNIST, {"model": "nmf"}, "model must be one of factorized, vanilla, lstm, gru, got 'nmf'"),
         (SequentialMNIST, {"model": "gru"}, "nonnegative and reconstruction_weight must be off for 'gru'"),
         (SequentialMNIST, {"iterations": 0}, "iterations must be at least 1, got 0"),
+        (SequentialMNIST, {"lr_decay": 0.0}, "lr_decay must be greater than 0 and at most 1, got 0.0"),
+        (SequentialMNIST, {"lr_decay": 1.1}, "lr_decay must be greater than 0 and at most 1, got 1.1"),
         (NMFSequentialMNIST, {"num_basis": 0}, "num_basis must be at least 1, got 0"),
     ],
 )
@@ -123,8 +126,9 @@ def test_seeds_train_at_once_as_they_would_alone(changes: dict[str, Any], tmp_pa
         assert result.metrics["test_accuracy"] == pytest.approx(alone.metrics["test_accuracy"])
 
 
-def test_the_paper_s_loop_written_out_gives_the_same_numbers(tmp_path: Path) -> None:
-    config = small(epochs=2)
+@pytest.mark.parametrize("lr_decay", [1.0, 0.3])
+def test_the_paper_s_loop_written_out_gives_the_same_numbers(lr_decay: float, tmp_path: Path) -> None:
+    config = small(lr_decay=lr_decay)
     (result,) = run_small(tmp_path, config, 5)
     data = made_images("mnist")
     x = data.train.x.double().view(-1, 4, 4).transpose(1, 2)  # columns from left to right
@@ -140,7 +144,8 @@ def test_the_paper_s_loop_written_out_gives_the_same_numbers(tmp_path: Path) -> 
         return (y[:, -1] - target[rows]).square().mean() + rnn_reconstruction_loss(seen)
 
     losses = []
-    for epoch in range(2):
+    for epoch in range(3):
+        optimizer.param_groups[0]["lr"] = config.lr * lr_decay**epoch
         rnn.train()
         order = learned[torch.randperm(len(learned), generator=random_stream(5, "order", epoch))]
         for k in range(0, len(order) - 19, 20):
@@ -151,6 +156,17 @@ def test_the_paper_s_loop_written_out_gives_the_same_numbers(tmp_path: Path) -> 
         with torch.no_grad():
             losses.append(loss_of(held_out).item())
     assert result.curves["valid_loss"] == pytest.approx(losses, rel=1e-9)
+
+
+def test_a_run_that_slows_down_ends_in_the_same_bits_when_stopped(tmp_path: Path) -> None:
+    config = small(lr=1e-2, lr_decay=0.5, epochs=6, patience=1)
+    whole = run_small(tmp_path / "whole", config, 0, 1, 2)
+    assert len({result.metrics["epochs"] for result in whole}) > 1  # some go on when others have left
+    for epoch in range(6):
+        with pytest.raises(Killed):
+            run_small(tmp_path / "pieces", config, 0, 1, 2, tick=stop_at((epoch + 0.5) / 6))
+    pieces = run_small(tmp_path / "pieces", config, 0, 1, 2)
+    assert [numbers(result) for result in pieces] == [numbers(result) for result in whole]
 
 
 # Without backpropagation

@@ -138,6 +138,8 @@ class _Run:
         self.sets = Sets(jobs, context)
         self.stack = self._build([random_stream(job.seed, "weights") for job in jobs])
         self.optimizer = RMSprop(self.stack.parameters(), lr=self.config.lr, weight_decay=self.config.weight_decay)
+        exact = torch.promote_types(self.dtype, torch.float32)
+        self.rate = torch.tensor(self.config.lr, device=self.device, dtype=exact)
         _keep_nonnegative(self.stack, self.optimizer, self.config.nonnegative)
         self.members = torch.arange(len(jobs))  # those still learning
         self.stopping = EarlyStopping(self.config.patience, len(jobs), watch_accuracy=self.config.watch_accuracy)
@@ -167,6 +169,7 @@ class _Run:
     def _train_until_one_stops(self) -> None:
         config, fabric, members = self.config, self.fabric, self.members
         model, optimizer = fabric.setup(self.stack, self.optimizer)
+        self._set_rate()
         batches = Batches(
             self.sets.x,
             self.sets.target,
@@ -198,6 +201,7 @@ class _Run:
                 self.seconds[i] += (stats.seconds + time.perf_counter() - begin) / len(members)
             self.steps, self.step_seconds = self.steps + stats.steps, self.step_seconds + stats.seconds
             self.epoch = stats.epoch + 1
+            self._set_rate()
             if stopped := self.stopping.stopped.any():
                 self._let_go()
             if len(self.members):
@@ -266,6 +270,13 @@ class _Run:
             self.history[i]["train_loss"].append(train_loss[k].item())
             self.history[i]["valid_loss"].append(valid.loss[k].item())
             self.history[i]["valid_accuracy"].append(100 * valid.accuracy[k].item())
+
+    def _set_rate(self) -> None:
+        """Sets the learning rate of the next epoch, where it changes: in the tensor that a recorded step reads."""
+        decay = getattr(self.config, "lr_decay", 1.0)
+        self.rate.fill_(self.config.lr * decay**self.epoch)
+        for group in self.optimizer.param_groups if decay != 1 else ():
+            group["lr"] = self.rate
 
     def _let_go(self) -> None:
         """Goes on without the models that have stopped."""

@@ -163,11 +163,13 @@ def fast(config: Any) -> Any:
 
     The state before the first slice is then that of the last, so that nothing disturbs the machine. A high threshold
     leaves 25 columns in use. Rows of the weights begin with a sum of about 1 at most: with more, the states of many
-    parts soon are all alike, and stay so. In the end there is no normalization, which would keep the weights from
-    settling, and the steps on the states come close enough to their goal for an error below 1e-7.
+    parts soon are all alike, and stay so. The threshold stays below the largest of these weights, or no state would
+    ever rise from zero. In the end there is no normalization, which would keep the weights from settling, and the
+    steps on the states come close enough to their goal for an error below 1e-7.
     """
     if not isinstance(config, RepeatingSequence):
         return config
+    init_high = min(config.init_high, 2 / config.num_basis)
     return replace(
         config,
         carried=True,
@@ -175,8 +177,8 @@ def fast(config: Any) -> Any:
         iterations=40,
         rate_h=1.0,
         passes=320,
-        init_high=min(config.init_high, 2 / config.num_basis),
-        threshold=4e-3,
+        init_high=init_high,
+        threshold=min(4e-3, 0.8 * init_high),
         settling=0.6,
         final_iterations=150,
     )

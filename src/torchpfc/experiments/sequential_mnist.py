@@ -47,6 +47,8 @@ class SequentialMNIST(ImageConfig):
     reconstruction_weight: float = 1.0
     """What the errors of last states and of inputs count."""
     lr: float = 5e-5
+    lr_decay: float = 1.0
+    """What the learning rate is multiplied with after every epoch."""
     weight_decay: float = 1e-5
     batch_size: int = 100
     epochs: int = 100
@@ -62,6 +64,8 @@ class SequentialMNIST(ImageConfig):
             raise ValueError(f"nonnegative and reconstruction_weight must be off for {self.model!r}, which has neither")
         self._check(1, math.inf, "num_basis", "iterations")
         self._check(0, math.inf, "reconstruction_weight")
+        if not 0 < self.lr_decay <= 1:
+            raise ValueError(f"lr_decay must be greater than 0 and at most 1, got {self.lr_decay}")
 
     def cost(self) -> float:
         """Arithmetic of a run, roughly."""
