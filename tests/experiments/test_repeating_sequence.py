@@ -52,7 +52,7 @@ def test_defaults_are_those_of_the_published_code() -> None:
     network = config.make_network(3)
     assert network.inference == SliceBySlice(100) and network.normalization == ColumnCap()
     assert network.init_range == (0.0, 2e-2) and network.threshold == 5e-4 and network.weight.shape == (108, 100)
-    text = replace(config, **CHANGES["text"]).make_network(3)
+    text = replace(config, **CHANGES["text"][1]).make_network(3)
     assert text.normalization == MeanOfMax() and text.rate_h == text.rate_w == 1.0 and text.threshold == 0.0
     assert replace(config, inference="all-slices").make_network(3).inference == AllSlices(100)
     assert not torch.equal(network.weight, config.make_network(3, start=1).weight)

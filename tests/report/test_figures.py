@@ -49,6 +49,13 @@ def test_many_rows_that_the_paper_has_not_stand_side_by_side_once_they_differ():
     assert drawn(*runs, result(many.rows[3].config, 91.0), of=experiment(few))["M-numbers"] is None
 
 
+@pytest.mark.parametrize(("metric", "ranges"), [("steps", 1), ("success", 0)])
+def test_a_share_of_the_runs_has_no_range(metric, ranges):
+    table = replace(TABLE, metric=metric)
+    runs = [result(Made(), seed=seed, metrics={metric: float(seed)}) for seed in (0, 1)]
+    assert len(find(drawn(*runs, of=experiment(table))["T-numbers"], "line", "range")) == ranges
+
+
 def test_more_curves_than_a_legend_can_name_are_not_drawn():
     for count, some in ((16, True), (17, False)):
         many = Table("M", "many", tuple(Row(f"{i}", Made(num_basis=i)) for i in range(count)))

@@ -19,7 +19,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 KINDS = ("paper.md", "report.html")
 
 MEANS = {
-    "paper.md": re.compile(r"(\S+?)(?:\u00a0±\u00a0(\S+?))?<br><small>n = (\d+)(?: of \d+)?, seeds? (.*?)</small>"),
+    "paper.md": re.compile(
+        r"(\S+?(?:\u00a0%)?)(?:\u00a0±\u00a0(\S+?))?<br><small>n = (\d+)(?: of \d+)?, seeds? (.*?)</small>"
+    ),
     "report.html": re.compile(
         r"<strong>(.*?)</strong>(?:<span> ± (.*?)</span>)?<small>n = (\d+)(?: of \d+)?, seeds? (.*?)</small>"
     ),
@@ -67,7 +69,7 @@ def check_means(folder, kind):
         found = follow(links, folder, kind)
         assert len(found) == int(n)
         assert [each.seed for each in found] == [each.result.seed for each in found]
-        assert list(metrics_that_give(mean, spread, found)), (mean, links)
+        assert list(metrics_that_give(mean.replace("\u00a0", " "), spread, found)), (mean, links)
     return len(means)
 
 

@@ -47,6 +47,7 @@ def test_a_spread_has_the_decimals_of_its_mean():
     assert deviation(sample(1000.0, 1010.0, metric="steps")) == "± 7"
     assert deviation(sample(2.0, 2.5, metric="seconds")) == "± 0.354"
     assert deviation(sample(96.0)) is None
+    assert deviation(sample(0.0, 1.0, metric="success")) is None  # a share of the runs
 
 
 @pytest.mark.parametrize(

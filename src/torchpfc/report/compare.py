@@ -54,8 +54,8 @@ class Sample:
 
     @property
     def deviation(self) -> float | None:
-        """The sample standard deviation; one run has none."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+        """The sample standard deviation; one run has none, nor has a share of the runs."""
+        return statistics.stdev(self.values) if len(self.values) > 1 and not is_share(self.metric) else None
 
     def has(self, curve: str) -> bool:
         """Whether a run of it has a curve."""
@@ -268,6 +268,11 @@ def ordered(presets: Iterable[str]) -> list[str]:
 def in_percent(metric: str) -> bool:
     """Whether a metric is an accuracy."""
     return metric.endswith("accuracy")
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is 1 or 0 in each run, so that its mean is the share of runs that something holds for."""
+    return metric in ("success", "machine", "solved", "bit_equal")
 
 
 def _by_seed(results: Iterable[Result]) -> tuple[Result, ...]:

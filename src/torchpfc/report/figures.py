@@ -11,7 +11,7 @@ from torchpfc.checkpoint import CorruptFileError
 from torchpfc.experiments.registry import Experiment, Table
 from torchpfc.experiments.results import Result
 from torchpfc.report.charts import Axes, Dots, Panel, Picture, Series, dot_chart, line_chart, picture_chart
-from torchpfc.report.compare import Line, Sample, Sheet, fill, ordered
+from torchpfc.report.compare import Line, Sample, Sheet, fill, is_share, ordered
 from torchpfc.report.continual import CONTINUAL, SWEEP
 from torchpfc.report.layout import Entry, by_first, by_size
 from torchpfc.report.recurrent import OVER, RECURRENT
@@ -141,7 +141,10 @@ def _of_one_set(sheet: Sheet) -> bool:
 
 
 def _dots(line: Line) -> Dots:
-    samples = {name_preset(preset): sample.values for preset, sample in line.samples.items()}
+    samples = {
+        name_preset(preset): [sample.mean] if is_share(sample.metric) else sample.values
+        for preset, sample in line.samples.items()
+    }
     return Dots(line.row.paper, line.needed, samples)
 
 

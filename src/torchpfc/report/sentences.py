@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from torchpfc.experiments.results import Result
-from torchpfc.report.compare import SMALLEST_DIFFERENCE, Comparison, Group, Line, Sheet, Verdict, as_written
+from torchpfc.report.compare import SMALLEST_DIFFERENCE, Comparison, Group, Line, Sheet, Verdict, as_written, is_share
 from torchpfc.report.provenance import remarks, time_spent, torch_versions
 from torchpfc.report.words import capitalised, describe, flatten, name_metric, name_preset, plural, signed, varying
 
@@ -77,8 +77,9 @@ def describe_sources(sheet: Sheet, known_data: Mapping[str, str]) -> str:
     results = sheet.results
     if not results:
         return f"{what}. Not run yet."
+    over_runs = "share of" if is_share(sheet.table.metric) else "mean ± sample standard deviation over"
     sentences = [
-        f"{what}: mean ± sample standard deviation over n runs.",
+        f"{what}: {over_runs} n runs.",
         *describe_ratios(sheet),
         f"{plural(len(results), 'run')}, torch {torch_versions(results)}, {time_spent(results)}.",
         *remarks(results, known_data),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchpfc.report.compare import Sample, in_percent
+from torchpfc.report.compare import Sample, in_percent, is_share
 
 MINUS = "−"
 
@@ -142,19 +142,23 @@ def name_preset(preset: str) -> str:
 def number(value: float, metric: str) -> str:
     """A number of a table: accuracies with two decimals, whole numbers as they are, anything else with four digits.
 
-    What is close to zero has two digits and a power of ten.
+    What is close to zero has two digits and a power of ten, and a share of the runs is in percent.
 
     Example:
         >>> number(96.831, "test_accuracy"), number(0.93312, "auroc"), number(1234.5, "steps"), number(50.0, "epochs")
         ('96.83', '0.9331', '1234', '50')
+        >>> number(0.35, "success")
+        '35 %'
     """
+    if is_share(metric):
+        return f"{100 * value:.3g} %"
     if 0 < abs(value) < TINY and not in_percent(metric):
         return f"{value:.1e}".replace("-", MINUS)
     return f"{value:.{_decimals(value, metric)}f}".replace("-", MINUS)
 
 
 def deviation(sample: Sample) -> str | None:
-    """The spread of a sample, with as many decimals as its mean; one run has none."""
+    """The spread of a sample, with as many decimals as its mean, if it has one."""
     if sample.deviation is None:
         return None
     return f"± {sample.deviation:.{_decimals(sample.mean, sample.metric)}f}"
