@@ -10,6 +10,7 @@ from tests.experiments.made import CLASSES, TRAIN, context, made_images, numbers
 from tests.experiments.stopped import Killed, stop_at
 from torchpfc import FactorizedRNN, VanillaRNN, keep_nonnegative, record_couplings, rnn_reconstruction_loss
 from torchpfc.experiments import experiments
+from torchpfc.experiments.devices import open_fabric
 from torchpfc.experiments.image_training import split
 from torchpfc.experiments.recurrent_learners import small_states
 from torchpfc.experiments.recurrent_models import ImageReader, build_nmf
@@ -239,3 +240,15 @@ def test_networks_on_other_images_do_not_share_a_stack() -> None:
     assert one.stack_key() != other.stack_key() and one.stack_key() == small_nmf().stack_key()
     assert small().stack_key() != small(bptt=False).stack_key()
     assert small().cost() < replace(small(), iterations=50).cost()
+
+
+# What only a GPU can show
+
+
+@pytest.mark.gpu
+def test_a_recorded_step_follows_a_learning_rate_that_falls(tmp_path: Path) -> None:
+    config = small(lr_decay=0.3, epochs=4, patience=9)
+    (cpu,) = run_small(tmp_path / "cpu", config, 0)
+    on_gpu = replace(context(tmp_path / "gpu"), fabric=open_fabric("cuda", "64"))
+    (gpu,) = run([Job(config, 0)], on_gpu)
+    assert gpu.curves["valid_loss"] == pytest.approx(cpu.curves["valid_loss"], rel=1e-6)
