@@ -186,7 +186,12 @@ register(
                 "SWEEP", "Split MNIST: width of the window against its speed", tuple(_table_sweep()), "valid_accuracy"
             ),
             Table("WINDOW", "Split MNIST: the window with other settings", tuple(_table_window()), "valid_accuracy"),
-            Table("PARTS", "Means of similar examples, one setting changed at a time", tuple(_table_levers())),
+            Table(
+                "PARTS",
+                "Means of similar examples, one setting changed at a time",
+                tuple(_table_levers()),
+                "valid_accuracy",
+            ),
         ),
     )
 )
