@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from tests.report.made import EXPERIMENT, ROWS, TABLE, Made, by_name, experiment, faster, result
 from torchpfc.experiments.registry import Ratio, Row, Table
 from torchpfc.report.compare import Comparison, fill
@@ -25,6 +27,12 @@ def test_a_preset_that_does_not_decide_is_heard_only_when_it_differs():
 
 def test_a_table_that_was_not_run_has_no_sources():
     assert describe_sources(fill(EXPERIMENT, TABLE, []), {}) == "Test accuracy in %. Not run yet."
+
+
+def test_a_share_of_the_runs_is_called_so():
+    runs = [result(Made(), seed=seed, metrics={"success": float(seed)}) for seed in (0, 1)]
+    found = describe_sources(fill(EXPERIMENT, replace(TABLE, metric="success"), runs), {})
+    assert found.startswith("Success: share of n runs. 2 runs")
 
 
 def test_two_rows_are_divided_seed_by_seed():
