@@ -82,6 +82,21 @@ def test_sizes_go_from_small_to_those_of_the_table() -> None:
                 assert found[f"BPTT.{through_time}.{size}.{kind}"].config == found[f"T7.FAC.{through_time}.{size}.{kind}"].config  # fmt: skip  # noqa: E501
 
 
+def test_the_fast_preset_changes_how_fast_networks_learn_and_nothing_else() -> None:
+    fast, found = experiments()["sequential-mnist"].presets["fast"], rows()
+    for row in found.values():
+        changed = fast(row.config)
+        if row.config.model == "nmf":
+            assert changed == row.config
+            continue
+        assert replace(row.config, lr=changed.lr, lr_decay=changed.lr_decay, epochs=changed.epochs) == changed
+        assert changed.epochs < row.config.epochs
+        assert (changed.lr > row.config.lr and changed.lr_decay < 1) or row.id.startswith("T7.VAN.NO")
+    for row_id in ("BPTT.YES.32.N", "BPTT.NO.128.S"):
+        at_table_size = replace(found[row_id].config, num_basis=512)
+        assert fast(at_table_size) == replace(fast(found[row_id].config), num_basis=512)
+
+
 @pytest.mark.parametrize(
     ("kind", "setting", "message"),
     [
