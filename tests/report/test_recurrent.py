@@ -29,7 +29,8 @@ def drawn(*results, table=SWEEP):
 def test_a_metric_is_drawn_over_a_setting_for_each_kind_of_row():
     runs = [made(), made(seed=1, success=0.0), made(2000), made(dataset="cifar10"), made(2000, dataset="cifar10")]
     svg = drawn(*runs)["T-over"]
-    assert {"MNIST", "CIFAR-10", "parts", "success"} <= set(words(svg))
+    assert {"MNIST", "CIFAR-10", "parts", "success in %", "50", "100"} <= set(words(svg))
+    assert {"300", "2000"} <= set(words(svg))  # the sizes that were run, round numbers or not
     lines = lines_of(svg)
     assert [len(line) for line in lines] == [2, 2]
     assert lines[0][0][1] > lines[0][1][1]  # half of the runs with 300 parts succeeded: lower on the page

@@ -7,7 +7,7 @@ from functools import partial
 
 from torchpfc.experiments.results import Result
 from torchpfc.report.charts import Arrow, Axes, Node, Panel, Picture, Series, graph_chart, line_chart, picture_chart
-from torchpfc.report.compare import Sheet, in_percent
+from torchpfc.report.compare import Sheet, in_percent, is_share
 from torchpfc.report.words import describe, flatten, name_metric, name_preset, varying
 
 MOST_PICTURES = 3
@@ -21,18 +21,23 @@ SETTINGS = {"num_basis": "parts", "pause": "slices of pause", "lr": "learning ra
 
 
 def draw_over(sheet: Sheet, title: str) -> str | None:
-    """The metric of a table over one of its settings: means, and the range where the metric is an accuracy."""
+    """The metric of a table over one of its settings: means, and the range where the metric is an accuracy.
+
+    A share of runs is in percent.
+    """
     over, metric = sheet.table.over, sheet.table.metric
     if not over:
         return None
     flat = [flatten(line.settings) for line in sheet.lines]
     names = [name for name in varying(flat) if name != over]
+    scale, unit = (100, " in %") if is_share(metric) else (1, "")
     found: dict[str, dict[float, list[float]]] = {}
     for settings, line in zip(flat, sheet.lines, strict=True):
         for preset, sample in line.samples.items():
             words = [line.row.what or describe(settings, names), name_preset(preset) if len(sheet.presets) > 1 else ""]
             label = ", ".join(filter(None, words)) or name_metric(metric)
-            found.setdefault(label, {}).setdefault(float(settings[over]), []).extend(sample.values)
+            values = [scale * value for value in sample.values]
+            found.setdefault(label, {}).setdefault(float(settings[over]), []).extend(values)
     lines = [
         _series(label, values, style, banded=in_percent(metric))
         for style, (label, values) in enumerate(found.items())
@@ -40,7 +45,7 @@ def draw_over(sheet: Sheet, title: str) -> str | None:
     ]
     if not lines:
         return None
-    axes = Axes(x=SETTINGS.get(over, over), y=name_metric(metric), log_x=True)
+    axes = Axes(x=SETTINGS.get(over, over), y=name_metric(metric) + unit, log_x=True, at_points=True)
     return line_chart([[Panel("", lines)]], axes, title=title)
 
 

@@ -130,3 +130,9 @@ def test_panels_fill_the_width(count):
     drawn = line_chart([[Panel(str(i), [series([1.0, 2.0])]) for i in range(count)]], AXES, title="")
     assert max(x for line in lines_of(drawn) for x, _ in line) == 760
     assert len({line[0][0] for line in lines_of(drawn)}) == count
+
+
+def test_ticks_can_be_at_the_points_and_none_stands_on_another():
+    axes = Axes(x="parts", y="share", log_x=True, at_points=True)
+    found = words(chart(series([1.0, 2.0, 3.0, 4.0], x=[7, 1000, 1001, 3000]), axes=axes))
+    assert {"7", "1000", "3000"} <= set(found) and "1001" not in found

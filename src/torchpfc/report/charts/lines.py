@@ -24,7 +24,7 @@ from torchpfc.report.charts.svg import (
 )
 from torchpfc.report.markup import element
 
-GAP, TICK_ROOM = 18, 40
+GAP, TICK_ROOM, TICK_APART = 18, 40, 40
 HEIGHTS = (240, 200, 170)
 """Of a panel that stands alone, or beside one or two others."""
 
@@ -75,6 +75,7 @@ class Axes:
         log_y: The same from bottom to top.
         shared: The panels of a row have the same axes.
         settling: Share of each line at its beginning that need not be in view.
+        at_points: Ticks below are at the points of the lines, which are few, instead of at round numbers.
     """
 
     x: str
@@ -83,6 +84,7 @@ class Axes:
     log_y: bool = False
     shared: bool = False
     settling: float = 0.0
+    at_points: bool = False
 
 
 def line_chart(rows: Sequence[Sequence[Panel]], axes: Axes, *, title: str) -> str:
@@ -122,7 +124,11 @@ def _panel(panel: Panel, sharing: Sequence[Panel], box: Box, axes: Axes) -> list
     settled = [ys[int(axes.settling * len(ys)) :] for series in shown for ys in (series.low, series.high)]
     x = Scale.over(below, box.left, box.right, log=axes.log_x, exact=True)
     y = Scale.over((value for ys in settled for value in ys), box.bottom, box.top, log=axes.log_y)
-    ticks = _ticks(box, x, y, whole=all(float(value).is_integer() for value in below))
+    if axes.at_points:
+        marks = _apart([(value, f"{value:g}") for value in sorted(set(below))], x)
+    else:
+        marks = x.ticks(int(box.width / TICK_APART), whole=all(float(value).is_integer() for value in below))
+    ticks = _ticks(box, x, y, marks)
     faint_first = sorted((series for series in panel.series if series.x), key=lambda series: not series.faint)
     return [title, *ticks, _cut([_line(series, x, y) for series in faint_first], box)]
 
@@ -133,14 +139,24 @@ def _cut(drawn: Sequence[str], box: Box) -> str:
     return element("svg", *drawn, viewBox=" ".join(place.values()), **place)
 
 
-def _ticks(box: Box, x: Scale, y: Scale, *, whole: bool) -> list[str]:
+def _apart(marks: Sequence[tuple[float, str]], x: Scale) -> list[tuple[float, str]]:
+    """Without those that would stand on the one before."""
+    kept: list[tuple[float, str]] = []
+    for mark in marks:
+        if not kept or x(mark[0]) - x(kept[-1][0]) >= TICK_APART:
+            kept.append(mark)
+    return kept
+
+
+def _ticks(box: Box, x: Scale, y: Scale, marks: Sequence[tuple[float, str]]) -> list[str]:
     parts = []
     for value, label in y.ticks(int(box.height / 26)):
         parts.append(rule(box.left, y(value), box.right, y(value), "grid"))
         parts.append(text(box.left - 6, y(value) + 4, label, "end"))
-    for value, label in x.ticks(int(box.width / 40), whole=whole):
+    for value, label in marks:
         parts.append(rule(x(value), box.bottom, x(value), box.bottom + 4, "axis"))
-        parts.append(text(x(value), box.bottom + 17, label, "middle"))
+        # One at the right edge would stick out.
+        parts.append(text(x(value), box.bottom + 17, label, "middle" if x(value) < box.right - 1 else "end"))
     return [*parts, rule(box.left, box.bottom, box.right, box.bottom, "axis")]
 
 
