@@ -95,6 +95,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "without a cap": (OPTIONS, {"solver": FISTA(max_iter=7)}),
     "no momentum": (SIGNED, {"solver": ProjectedGradient(max_iter=7, cap=True)}),
     "no steps": (OPTIONS, {"solver": FISTA(max_iter=0)}),
+    "no steps, without BPTT": (OPTIONS, {"solver": FISTA(max_iter=0), "bptt": False}),
 }
 
 
@@ -154,6 +155,30 @@ def test_the_gradient_of_all_slices_is_that_of_finite_differences(
         recurrence = Recurrence(FISTA(max_iter=4), Unrolled(), L, active=through)
         inputs = tuple(t.clone().requires_grad_() for t in (x, W, state))
         assert torch.autograd.gradcheck(recurrence.states, inputs)
+
+
+@pytest.mark.parametrize("solver", [FISTA.paper(25), FISTA(max_iter=25, restart=True)], ids=["cap", "restarts"])
+@pytest.mark.parametrize("shape", [(3,), (1,), (2, 3)], ids=["rows", "one row", "a stack"])
+def test_slices_that_go_back_side_by_side_go_back_as_they_would_alone(
+    shape: tuple[int, ...], solver: FISTA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(seed: int, *size: int) -> Tensor:
+        return torch.rand(size, generator=generator(seed), dtype=torch.float64)
+
+    *stack, rows = shape
+    W, x, state = draw(0, *stack, BASIS + INPUT, BASIS), draw(1, 7, *shape, INPUT), draw(2, *shape, BASIS)
+    weights, L = draw(3, 7, *shape, BASIS) - 0.5, torch.linalg.matrix_norm(W, 2) ** 2
+    active = (torch.arange(7).unsqueeze(1) < torch.tensor([7, 2, 4])[:rows]).view(7, *(1 for _ in stack), rows, 1)
+
+    def gradients(rows_at_once: int) -> tuple[Tensor, ...]:
+        monkeypatch.setattr("torchpfc.nn.recurrence._ROWS_AT_ONCE", rows_at_once)
+        inputs = tuple(t.clone().requires_grad_() for t in (x, W, state))
+        recurrence = Recurrence(solver, Unrolled(), L, through_time=False, active=active)
+        return torch.autograd.grad((recurrence.states(*inputs) * weights).sum(), inputs)
+
+    alone = gradients(1)
+    for slices in (2, 7):
+        torch.testing.assert_close(gradients(slices * 25 * rows), alone, rtol=1e-9, atol=1e-12)
 
 
 def test_frozen_networks_pass_gradients_on_and_only_once() -> None:

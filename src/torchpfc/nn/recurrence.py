@@ -2,6 +2,7 @@ r"""The states of a whole sequence, $(h_{t-1}; x_t) \approx W h_t$ slice by slic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -149,33 +150,50 @@ def _pull_back(
     $$g_{t-1} \mathrel{+}= \mathrm{start}_t + q_t W_h^\top / L, \qquad dx_t = q_t W_x^\top / L, \qquad
     dW = \Bigl(\sum_t z_t^\top q_t - W (P + P^\top)\Bigr) / L, \quad P = \sum_t \sum_k h_k^\top v_k.$$
     """
-    solver, active = recurrence.solver, recurrence.active
+    solver, n = recurrence.solver, state.shape[-2]
     descent, bounds = recurrence.descent(x, W), Bounds(solver.floor)
     to_state = _rows_for_state(W / descent.L).mT
     q = torch.empty_like(states)
     P = torch.zeros_like(descent.C)
     waiting: list[tuple[Tensor, Tensor]] = []
     carried = torch.zeros_like(state)
-    for t in reversed(range(len(states))):
-        arriving = gradient[t] + carried
-        inside = arriving if active is None else arriving.where(active[t], 0.0)
-        back = solver.pull_back(replace(descent, offset=states[t]), bounds, traces[t], None, inside)
-        q[t] = back.total
-        waiting.append((_steps_as_rows(traces[t].h[..., : traces[t].steps, :, :]), _steps_as_rows(back.v)))
-        if not t or sum(rows.shape[-2] for rows, _ in waiting) >= _ROWS_AT_ONCE:
+    # Where nothing passes from slice to slice, many go back side by side.
+    at_once = 1 if recurrence.through_time else max(1, _ROWS_AT_ONCE // max(1, traces[0].steps * n))
+    for stop in range(len(states), 0, -at_once):
+        slices = slice(max(0, stop - at_once), stop)
+        trace = _side_by_side(traces[slices])
+        arriving = _slices_as_rows(gradient[slices])
+        arriving = arriving + carried if recurrence.through_time else arriving.contiguous()
+        active = None if recurrence.active is None else _slices_as_rows(recurrence.active[slices])
+        inside = arriving if active is None else arriving.where(active, 0.0)
+        back = solver.pull_back(replace(descent, offset=_slices_as_rows(states[slices])), bounds, trace, None, inside)
+        q[slices] = back.total.unflatten(-2, (-1, n)).movedim(-3, 0)
+        waiting.append((_steps_as_rows(trace.h[..., : trace.steps, :, :]), _steps_as_rows(back.v)))
+        if not slices.start or sum(rows.shape[-2] for rows, _ in waiting) >= _ROWS_AT_ONCE:
             P += product_over_rows(*(torch.cat(parts, dim=-2) for parts in zip(*waiting, strict=True)))
             waiting.clear()
-        if t and not recurrence.through_time:
-            carried.zero_()
-            continue
-        carried = back.start + back.total @ to_state
-        if active is not None:  # where a sequence has ended, its state is that of the slice before
-            carried += arriving.where(~active[t], 0.0)
+        if recurrence.through_time or not slices.start:
+            carried = (back.start + back.total @ to_state)[..., :n, :]
+            if active is not None:  # where a sequence has ended, its state is that of the slice before
+                carried = carried + arriving.where(~active, 0.0)[..., :n, :]
     to_x = q @ _rows_for_input(W / descent.L).mT
     before = torch.cat([state.unsqueeze(0), states[:-1]])
     z = _slices_as_rows(torch.cat([before, x], dim=-1))
     to_W = (z.mT @ _slices_as_rows(q) - W @ (P + P.mT)) / descent.L
     return to_x, to_W, carried
+
+
+def _side_by_side(traces: Sequence[Trace]) -> Trace:
+    """The iterates of several slices as those of one with more rows."""
+    first = traces[0]
+    if len(traces) == 1:
+        return first
+    h, scale, momentum = torch.cat([trace.h for trace in traces], dim=-2), first.scale, first.momentum
+    if scale is not None:
+        scale = torch.cat([trace.scale for trace in traces if trace.scale is not None], dim=-2)
+    if isinstance(momentum, Tensor) and momentum.shape[-2] == first.h.shape[-2]:  # one for each row
+        momentum = torch.cat([trace.momentum for trace in traces if isinstance(trace.momentum, Tensor)], dim=-2)
+    return Trace(h, scale, momentum, first.steps)
 
 
 def _rows_for_state(W: Tensor) -> Tensor:
