@@ -254,7 +254,7 @@ def run(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
 
 # Learning rate, what it is multiplied with after every epoch, and how many epochs: for 512 parts and fewer, and for
 # more. By the kind of network, and whether gradients pass from slice to slice. The former are the best of two to four
-# on validation data (of one, an LSTM and a GRU); the latter were not searched for: rates are half of these, or less.
+# on validation data (of one, an LSTM and a GRU); the latter were not searched for: rates are at most as large.
 _FAST = {
     ("N", True): ((2e-4, 0.9, 30), (1e-4, 0.9, 30)),
     ("N", False): ((3e-4, 0.8, 15), (1e-4, 0.8, 15)),
