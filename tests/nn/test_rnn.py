@@ -181,6 +181,13 @@ def test_slices_that_go_back_side_by_side_go_back_as_they_would_alone(
         torch.testing.assert_close(gradients(slices * 25 * rows), alone, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("bptt", [True, False])
+def test_a_batch_of_no_sequences_has_gradients_of_zero(bptt: bool) -> None:
+    rnn = make_rnn(bptt=bptt)
+    rnn(make_input()[:0])[0].sum().backward()
+    assert all(p.grad is not None and not p.grad.any() for p in rnn.parameters())
+
+
 def test_frozen_networks_pass_gradients_on_and_only_once() -> None:
     rnn = make_rnn().requires_grad_(False)
     x = make_input().requires_grad_()

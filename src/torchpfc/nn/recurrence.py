@@ -167,7 +167,7 @@ def _pull_back(
         active = None if recurrence.active is None else _slices_as_rows(recurrence.active[slices])
         inside = arriving if active is None else arriving.where(active, 0.0)
         back = solver.pull_back(replace(descent, offset=_slices_as_rows(states[slices])), bounds, trace, None, inside)
-        q[slices] = back.total.unflatten(-2, (-1, n)).movedim(-3, 0)
+        q[slices] = _rows_as_slices(back.total, like=q[slices])
         waiting.append((_steps_as_rows(trace.h[..., : trace.steps, :, :]), _steps_as_rows(back.v)))
         if not slices.start or sum(rows.shape[-2] for rows, _ in waiting) >= _ROWS_AT_ONCE:
             P += product_over_rows(*(torch.cat(parts, dim=-2) for parts in zip(*waiting, strict=True)))
@@ -218,3 +218,8 @@ def _steps_as_rows(iterates: Tensor) -> Tensor:
 def _slices_as_rows(values: Tensor) -> Tensor:
     """From (T, *, n, k) to (*, T n, k)."""
     return values.movedim(0, -3).flatten(-3, -2)
+
+
+def _rows_as_slices(values: Tensor, like: Tensor) -> Tensor:
+    """The way back, to the shape of another tensor."""
+    return values.reshape(like.movedim(0, -3).shape).movedim(-3, 0)
