@@ -51,16 +51,16 @@ def _changes() -> Iterator[Row]:
 def _trained() -> Iterator[Row]:
     vanilla = TrainedSequence(model="vanilla", nonnegative=False)
     kinds = {
-        "FAC.N": TrainedSequence(),
-        "FAC.S": TrainedSequence(nonnegative=False),
-        "FAC.N.NOBPTT": TrainedSequence(bptt=False),
-        "VAN": vanilla,
-        "VAN.NOBPTT": replace(vanilla, bptt=False),
-        "LSTM": replace(vanilla, model="lstm"),
-        "GRU": replace(vanilla, model="gru"),
+        "FAC.N": ("factorized, non-negative", TrainedSequence()),
+        "FAC.S": ("factorized, signed", TrainedSequence(nonnegative=False)),
+        "FAC.N.NOBPTT": ("factorized, non-negative", TrainedSequence(bptt=False)),
+        "VAN": ("vanilla", vanilla),
+        "VAN.NOBPTT": ("vanilla", replace(vanilla, bptt=False)),
+        "LSTM": ("LSTM", replace(vanilla, model="lstm")),
+        "GRU": ("GRU", replace(vanilla, model="gru")),
     }
-    for name, config in kinds.items():
-        yield Row(f"SEQB.{name}", config, seeds=3)
+    for name, (what, config) in kinds.items():
+        yield Row(f"SEQB.{name}", config, seeds=3, what=what, under="BPTT" if config.bptt else "no BPTT")
 
 
 OF_SUCCESS = (
