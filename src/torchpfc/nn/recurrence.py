@@ -170,12 +170,12 @@ def _pull_back(
         q[slices] = _rows_as_slices(back.total, like=q[slices])
         waiting.append((_steps_as_rows(trace.h[..., : trace.steps, :, :]), _steps_as_rows(back.v)))
         if not slices.start or sum(rows.shape[-2] for rows, _ in waiting) >= _ROWS_AT_ONCE:
-            P += product_over_rows(*(torch.cat(parts, dim=-2) for parts in zip(*waiting, strict=True)))
+            P += product_over_rows(*map(_joined, zip(*waiting, strict=True)))
             waiting.clear()
         if recurrence.through_time or not slices.start:
-            carried = (back.start + back.total @ to_state)[..., :n, :]
+            carried = back.start[..., :n, :] + back.total[..., :n, :] @ to_state
             if active is not None:  # where a sequence has ended, its state is that of the slice before
-                carried = carried + arriving.where(~active, 0.0)[..., :n, :]
+                carried += arriving.where(~active, 0.0)[..., :n, :]
     to_x = q @ _rows_for_input(W / descent.L).mT
     before = torch.cat([state.unsqueeze(0), states[:-1]])
     z = _slices_as_rows(torch.cat([before, x], dim=-1))
@@ -186,14 +186,17 @@ def _pull_back(
 def _side_by_side(traces: Sequence[Trace]) -> Trace:
     """The iterates of several slices as those of one with more rows."""
     first = traces[0]
-    if len(traces) == 1:
-        return first
-    h, scale, momentum = torch.cat([trace.h for trace in traces], dim=-2), first.scale, first.momentum
+    scale, momentum = first.scale, first.momentum
     if scale is not None:
-        scale = torch.cat([trace.scale for trace in traces if trace.scale is not None], dim=-2)
+        scale = _joined([trace.scale for trace in traces if trace.scale is not None])
     if isinstance(momentum, Tensor) and momentum.shape[-2] == first.h.shape[-2]:  # one for each row
-        momentum = torch.cat([trace.momentum for trace in traces if isinstance(trace.momentum, Tensor)], dim=-2)
-    return Trace(h, scale, momentum, first.steps)
+        momentum = _joined([trace.momentum for trace in traces if isinstance(trace.momentum, Tensor)])
+    return Trace(_joined([trace.h for trace in traces]), scale, momentum, first.steps)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """The rows of all parts; those of a single one are not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), dim=-2)
 
 
 def _rows_for_state(W: Tensor) -> Tensor:
