@@ -9,11 +9,12 @@ from tests.experiments.made import context
 from tests.experiments.stopped import assert_same_bits_when_stopped
 from torchpfc.experiments import experiments
 from torchpfc.experiments.copy_task import AskedErrors, CopyConfig, CopyRun, CopySource, run
-from torchpfc.experiments.recurrent_models import build_network, build_nmf
+from torchpfc.experiments.recurrent_models import NORMALIZATIONS, build_network, build_nmf
 from torchpfc.experiments.registry import Job
 from torchpfc.experiments.results import Result
 from torchpfc.nn import SliceBySlice, rnn_reconstruction_loss, stack_models
 from torchpfc.nn.recording import record_couplings
+from torchpfc.optim.alternating import ColumnCap
 from torchpfc.training import random_stream
 
 CPU: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float64}
@@ -39,6 +40,7 @@ def test_defaults_are_those_of_the_published_code() -> None:
     network = build_nmf(replace(config, num_basis=9), 12, 10, 0)
     assert (network.input_size, network.output_size, network.rate_h, network.rate_w) == (12, 10, 0.5, 0.5)
     assert network.inference == SliceBySlice(50) and network.cap_over_batch and network.init_range == (0.0, 2e-2)
+    assert config.normalization == "column-cap" and network.normalization == ColumnCap()
     assert build_nmf(replace(config, num_basis=9, nonnegative=False), 12, 10, 0).init_range == (-1e-2, 1e-2)
 
 
@@ -61,6 +63,7 @@ def test_every_kind_of_network_has_its_rows() -> None:
     [
         ({"model": "rnn"}, "model must be one of nmf, factorized, vanilla, lstm, gru, got 'rnn'"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"normalization": "cap"}, "normalization must be one of column-cap, mean-of-max, unnormalized, got 'cap'"),
         ({"pause": -1}, "pause must be at least 0, got -1"),
     ],
 )
@@ -115,10 +118,11 @@ def test_networks_learn_at_once_as_they_would_alone(model: str, tmp_path: Path) 
         )
 
 
-def test_a_first_pass_is_that_of_the_published_learning(tmp_path: Path) -> None:
-    config = small(steps=2, validate_every=2)
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_first_passes_are_those_of_the_network(normalization: str, tmp_path: Path) -> None:
+    config = small(steps=2, validate_every=2, normalization=normalization)
     (result,) = run_small(tmp_path, 5, config=config)
-    rnn = build_nmf(config, 5, 3, 5).double()
+    rnn = build_nmf(config, 5, 3, 5, normalization=normalization).double()
     losses = [
         rnn.learn(batch.x[0], batch.target[0], mask=config.task().asked, state=batch.state[0]).total
         for batch in CopySource(config, [5], **CPU, count=2)

@@ -86,7 +86,7 @@ def test_the_fast_preset_changes_how_fast_networks_learn_and_nothing_else() -> N
     fast, found = experiments()["sequential-mnist"].presets["fast"], rows()
     for row in found.values():
         changed = fast(row.config)
-        if row.config.model == "nmf":
+        if row.config.model == "nmf" or (row.config.num_basis == 2048 and row.config.nonnegative):
             assert changed == row.config
             continue
         assert replace(row.config, lr=changed.lr, lr_decay=changed.lr_decay, epochs=changed.epochs) == changed

@@ -49,6 +49,17 @@ def test_presets_have_lines_of_their_own():
     assert {"MNIST, paper preset", "MNIST, fast preset"} <= set(words(svg))
 
 
+def test_a_run_that_is_the_same_under_two_presets_is_on_both_lines():
+    def faster_if_small(config):
+        return faster(config) if config.num_basis < 2000 else config
+
+    runs = [made(), result(faster(Made()), metrics={"success": 0.5}), made(2000)]
+    made_so = experiment(SWEEP, presets={"paper": lambda config: config, "fast": faster_if_small})
+    svg = {figure.name: svg for figure, svg in draw_figures(by_name(made_so), runs)}["T-over"]
+    paper, fast = lines_of(svg)
+    assert paper[1] == fast[1] and paper[0] != fast[0]
+
+
 def test_an_accuracy_has_a_band_and_a_single_size_no_line():
     table = replace(SWEEP, metric="test_accuracy")
     runs = [result(Made(num_basis=size), value=value, seed=seed)

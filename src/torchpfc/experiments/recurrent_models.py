@@ -11,11 +11,18 @@ from torch import Tensor, nn
 
 from torchpfc.nn import NMFRNN, FactorizedRNN, RecurrentCoupling, SliceBySlice, VanillaRNN, record_couplings
 from torchpfc.nn.slices import Slices
+from torchpfc.optim.alternating import ColumnCap, MeanOfMax, Normalization
 from torchpfc.solvers import FISTA
 from torchpfc.training import Scored, random_stream
 
 NETWORKS = ("factorized", "vanilla", "lstm", "gru")
 """Networks that learn by backpropagation."""
+NORMALIZATIONS: dict[str, Normalization | None] = {
+    "column-cap": ColumnCap(),
+    "mean-of-max": MeanOfMax(),
+    "unnormalized": None,
+}
+"""What keeps the weights of networks that learn without it in bounds."""
 
 
 class GatedRNN(nn.Module):
@@ -135,7 +142,15 @@ def build_network(
     )
 
 
-def build_nmf(config: Any, input_size: int, output_size: int, seed: int) -> NMFRNN:
+def check_normalization(name: str) -> None:
+    """Checks that there is a normalization of this name."""
+    if name not in NORMALIZATIONS:
+        raise ValueError(f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {name!r}")
+
+
+def build_nmf(
+    config: Any, input_size: int, output_size: int, seed: int, *, normalization: str = "column-cap"
+) -> NMFRNN:
     """An untrained network that learns without backpropagation.
 
     Args:
@@ -143,6 +158,7 @@ def build_nmf(config: Any, input_size: int, output_size: int, seed: int) -> NMFR
         input_size: Size of the input of a slice.
         output_size: Size of the output of a slice.
         seed: Of the initial weights.
+        normalization: What keeps weights in bounds, by its name.
     """
     return NMFRNN(
         input_size,
@@ -150,6 +166,7 @@ def build_nmf(config: Any, input_size: int, output_size: int, seed: int) -> NMFR
         output_size,
         nonnegative=config.nonnegative,
         inference=SliceBySlice(config.iterations),
+        normalization=NORMALIZATIONS[normalization],
         rate_h=config.rate_h,
         rate_w=config.rate_w,
         init_range=_init_range(config.init_high, config.nonnegative),

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from torchpfc.data.sequences import PATTERN, random_pattern
+from torchpfc.experiments.recurrent_models import NORMALIZATIONS, check_normalization
 from torchpfc.nn import NMFRNN, AllSlices, SliceBySlice
-from torchpfc.optim.alternating import ColumnCap, MeanOfMax, Normalization
 from torchpfc.training import random_stream
 
 NAME = "repeating-sequence"
@@ -20,11 +20,6 @@ ROUNDS = 10
 
 INFERENCES = {"slice-by-slice": SliceBySlice, "all-slices": AllSlices}
 PATTERNS = ("published", "random")
-NORMALIZATIONS: dict[str, Normalization | None] = {
-    "column-cap": ColumnCap(),
-    "mean-of-max": MeanOfMax(),
-    "unnormalized": None,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +89,7 @@ class RepeatingSequence(SequenceConfig):
         super().__post_init__()
         if self.inference not in INFERENCES:
             raise ValueError(f"inference must be one of {', '.join(INFERENCES)}, got {self.inference!r}")
-        if self.normalization not in NORMALIZATIONS:
-            known = ", ".join(NORMALIZATIONS)
-            raise ValueError(f"normalization must be one of {known}, got {self.normalization!r}")
+        check_normalization(self.normalization)
         for name in ("starts", "iterations", "final_iterations"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")

@@ -292,7 +292,8 @@ CURVES = (
     Kind(
         "epochs",
         "validation accuracy over epochs",
-        f"Accuracy on validation data after each epoch: {SETTLED}. The beginning may lie outside.",
+        f"Accuracy on validation data after each epoch: {SETTLED}. The beginning may lie outside, and "
+        "panels may have scales of their own.",
         draw_epochs,
     ),
     Kind(

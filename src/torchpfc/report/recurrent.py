@@ -33,7 +33,10 @@ def draw_over(sheet: Sheet, title: str) -> str | None:
     scale, unit = (100, " in %") if is_share(metric) else (1, "")
     found: dict[str, dict[float, list[float]]] = {}
     for settings, line in zip(flat, sheet.lines, strict=True):
-        for preset, sample in line.samples.items():
+        for preset in sheet.presets:
+            sample = line.deciding if preset in line.same else line.samples.get(preset)
+            if sample is None:
+                continue
             words = [line.row.what or describe(settings, names), name_preset(preset) if len(sheet.presets) > 1 else ""]
             label = ", ".join(filter(None, words)) or name_metric(metric)
             values = [scale * value for value in sample.values]

@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -105,6 +106,36 @@ def test_panels_of_a_row_share_axes_only_when_asked_to():
     shared = line_chart([row], Axes(x="x", y="y", shared=True), title="")
     assert [y for _, y in lines_of(own)[0]] == [y for _, y in lines_of(own)[1]]
     assert lines_of(shared)[0][0][1] > lines_of(shared)[1][0][1]
+
+
+def test_panels_whose_ends_are_to_be_read_do_not_share_axes_that_would_flatten_one():
+    high, low = ([Panel("", [series([start, start + rise])]) for rise in (1.0, 40.0)] for start in (90.0, 20.0))
+    settling = Axes(x="x", y="y", shared=True, settling=0.1)
+
+    def rises(row, axes):
+        return [line[0][1] - line[-1][1] for line in lines_of(line_chart([row], axes, title=""))]
+
+    flat = [high[0], low[1]]
+    assert rises(flat, settling)[0] == pytest.approx(rises(flat, settling)[1], abs=0.2)
+    together = rises(flat, Axes(x="x", y="y", shared=True))
+    assert together[0] < together[1] / 10
+    alike = rises([low[1], Panel("", [series([30.0, 50.0])])], settling)
+    assert alike[1] == pytest.approx(alike[0] / 2, abs=0.2)
+
+
+@pytest.mark.parametrize("log_x", [False, True])
+@pytest.mark.parametrize("last", [20_000, 1_000_000, 60])
+def test_no_label_below_stands_on_another(last, log_x):
+    lines = series([1.0, 2.0, 3.0], x=[1.0, last / 2, last])
+    drawn = line_chart([[Panel("a panel", [lines])] * 3], Axes(x="x", y="y", log_x=log_x), title="")
+    bottom = max(float(text.get("y")) for text in find(drawn, "text") if text.text.isdigit())
+    labels = [text for text in find(drawn, "text") if float(text.get("y")) == bottom]
+    assert len(labels) >= 6
+    reach = [(float(text.get("x")), len(text.text) * 0.56 * 12, text.get("class") == "end") for text in labels]
+    edges = sorted(
+        (x - (width if at_end else width / 2), x + (0 if at_end else width / 2)) for x, width, at_end in reach
+    )
+    assert all(before[1] + 3 < after[0] for before, after in pairwise(edges))
 
 
 def test_a_fourth_panel_goes_below():

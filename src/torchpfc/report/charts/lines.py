@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from itertools import pairwise
 
 from torchpfc.report.charts.axes import Scale
 from torchpfc.report.charts.svg import (
     COLUMNS,
     FONT,
+    LETTER,
     WIDTH,
     Box,
     colour,
@@ -30,6 +32,9 @@ HEIGHTS = (240, 200, 170)
 
 MANY_POINTS = 20
 """A line with more points has no dots."""
+
+LEAST_SHARE = 0.2
+"""Share of a common scale that the lines of a panel must take up, or the panels have scales of their own."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,8 @@ class Axes:
         log_x: Equal ratios are equally far apart.
         log_y: The same from bottom to top.
         shared: The panels of a row have the same axes.
-        settling: Share of each line at its beginning that need not be in view.
+        settling: Share of each line at its beginning that need not be in view, so that its end can be read; panels
+            share axes only if none of them becomes too flat for this.
         at_points: Ticks below are at the points of the lines, which are few, instead of at round numbers.
     """
 
@@ -103,15 +109,33 @@ def line_chart(rows: Sequence[Sequence[Panel]], axes: Axes, *, title: str) -> st
     columns = min(COLUMNS, max(map(len, rows)))
     width, height = (WIDTH - GAP * (columns - 1)) / columns, HEIGHTS[columns - 1]
     for row in rows:
+        shared = axes.shared and (not axes.settling or _readable_together(row, axes))
         for i, panel in enumerate(row):
             column = i % columns
             if i and not column:
                 top += height + 46
             box = Box(column * (width + GAP) + TICK_ROOM, top + 20, width - TICK_ROOM, height)
-            parts += _panel(panel, row if axes.shared else [panel], box, axes)
+            parts += _panel(panel, row if shared else [panel], box, axes)
         top += height + 46
     parts.append(text(WIDTH, top + 12, axes.x, "end"))
     return draw(parts, top + 16, title)
+
+
+def _readable_together(row: Sequence[Panel], axes: Axes) -> bool:
+    """Whether each panel of a row can be read on a scale that has room for all of them."""
+    settled = [_settled(panel.series, axes) for panel in row]
+    everything = [value for values in settled for value in values]
+    if not everything:
+        return True
+    scale = Scale.over(everything, 0.0, 1.0, log=axes.log_y)
+    return all(scale(max(values)) - scale(min(values)) >= LEAST_SHARE for values in settled if len(set(values)) > 1)
+
+
+def _settled(shown: Sequence[Series], axes: Axes) -> list[float]:
+    """The values that have to be in view."""
+    return [
+        value for series in shown for ys in (series.low, series.high) for value in ys[int(axes.settling * len(ys)) :]
+    ]
 
 
 def _panel(panel: Panel, sharing: Sequence[Panel], box: Box, axes: Axes) -> list[str]:
@@ -121,13 +145,13 @@ def _panel(panel: Panel, sharing: Sequence[Panel], box: Box, axes: Axes) -> list
         frame = element("rect", class_="frame", **box.attributes())
         return [title, frame, text(box.left + 10, box.top + 22, "no numbers")]
     below = [value for series in shown for value in series.x]
-    settled = [ys[int(axes.settling * len(ys)) :] for series in shown for ys in (series.low, series.high)]
     x = Scale.over(below, box.left, box.right, log=axes.log_x, exact=True)
-    y = Scale.over((value for ys in settled for value in ys), box.bottom, box.top, log=axes.log_y)
+    y = Scale.over(_settled(shown, axes), box.bottom, box.top, log=axes.log_y)
     if axes.at_points:
         marks = _apart([(value, f"{value:g}") for value in sorted(set(below))], x)
     else:
-        marks = x.ticks(int(box.width / TICK_APART), whole=all(float(value).is_integer() for value in below))
+        whole = all(float(value).is_integer() for value in below)
+        marks = _round_marks(x, int(box.width / TICK_APART), whole=whole)
     ticks = _ticks(box, x, y, marks)
     faint_first = sorted((series for series in panel.series if series.x), key=lambda series: not series.faint)
     return [title, *ticks, _cut([_line(series, x, y) for series in faint_first], box)]
@@ -137,6 +161,17 @@ def _cut(drawn: Sequence[str], box: Box) -> str:
     """Cuts off what lies outside: an SVG in an SVG does, and needs no identifier that a page could have twice."""
     place = Box(box.left - 4, box.top - 4, box.width + 8, box.height + 4).attributes()  # dots at the sides stay whole
     return element("svg", *drawn, viewBox=" ".join(place.values()), **place)
+
+
+def _round_marks(x: Scale, most: int, *, whole: bool) -> list[tuple[float, str]]:
+    """As many as have room for their labels, of which the last may stand to the left of its tick."""
+    marks: list[tuple[float, str]] = []
+    for count in range(most, 0, -1):
+        marks = x.ticks(count, whole=whole)
+        rooms = ((x(value) - x(before), label) for (before, _), (value, label) in pairwise(marks))
+        if all(room >= LETTER * (1.5 * len(label) + 1) for room, label in rooms):
+            break
+    return marks
 
 
 def _apart(marks: Sequence[tuple[float, str]], x: Scale) -> list[tuple[float, str]]:
