@@ -1,4 +1,5 @@
 import base64
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ from tests.experiments.made import context
 from tests.experiments.stopped import assert_same_bits_when_stopped
 from torchpfc.data.sequences import PATTERN
 from torchpfc.experiments import experiments
+from torchpfc.experiments.recurrent_learners import GradientLearner
 from torchpfc.experiments.registry import Job
 from torchpfc.experiments.repeating_sequence import CHANGES
 from torchpfc.experiments.results import Result
 from torchpfc.experiments.sequence_judging import repeat
-from torchpfc.experiments.sequence_runs import NMFRun, is_pictured, run
+from torchpfc.experiments.sequence_runs import GradientRun, NMFRun, is_pictured, run
 from torchpfc.experiments.sequence_settings import ROUNDS, RepeatingSequence, TrainedSequence, fast
 from torchpfc.nn import AllSlices, SliceBySlice
 from torchpfc.optim.alternating import ColumnCap, MeanOfMax
+from torchpfc.training import EpochStats
 
 PICTURES = {"stacked_weights", "factorization_before", "factorization_after", "sequences"}
 
@@ -193,6 +196,26 @@ def test_networks_that_learn_by_backpropagation(model: str, tmp_path: Path) -> N
         assert losses[-1] < losses[0]
         assert 0 <= result.metrics["settled_accuracy"] <= 100
         assert ("machine" in result.metrics) == (model == "factorized")
+
+
+def test_the_round_of_the_lowest_training_loss_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainedSequence(model="vanilla", num_basis=8, repeats=2, passes=ROUNDS, nonnegative=False)
+    rounds = GradientLearner.rounds
+
+    def falls_and_rises(self: GradientLearner, *arguments: Any) -> Iterator[EpochStats]:
+        for stats in rounds(self, *arguments):
+            yield stats._replace(loss=torch.tensor([abs(stats.epoch - 4.0), abs(stats.epoch - 7.0)]))
+
+    monkeypatch.setattr(GradientLearner, "rounds", falls_and_rises)
+    found = run_small(tmp_path, 0, 1, config=config)
+    monkeypatch.undo()
+    for result, best in zip(found, (4, 7), strict=True):
+        alone = GradientRun("repeating-sequence", [Job(config, result.seed)], context(tmp_path / str(best)))
+        assert len(list(alone.learner.rounds(alone.source([result.seed]), 0, best + 1))) == best + 1
+        (network,) = alone.learner.unstack()
+        with torch.no_grad():
+            metrics = alone.measure(network.eval(), Job(config, result.seed)).metrics
+        assert result.metrics["settled_mse"] == pytest.approx(metrics["settled_mse"], rel=1e-4)
 
 
 def test_a_pattern_is_learned_exactly_in_a_small_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

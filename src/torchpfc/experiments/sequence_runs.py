@@ -156,10 +156,8 @@ class GradientRun(_Run):
         return self.gradient_learner(NUM_SYMBOLS, NUM_SYMBOLS, lambda weight: SequenceErrors(1.0, weight))
 
     def examine(self, stats: EpochStats) -> Examined:
-        """Takes the latest weights."""
-        return Examined(
-            torch.full((len(self.jobs),), float(stats.epoch)), torch.zeros(len(self.jobs), dtype=torch.bool), {}
-        )
+        """Keeps the weights after the round of the lowest training loss: steps of one length may lose it again."""
+        return Examined(-stats.loss.cpu(), torch.zeros(len(self.jobs), dtype=torch.bool), {})
 
     def measure(self, network: nn.Module, job: Job) -> Found:
         """Predictions, and what the network goes on with; of a factorized one the machine too."""
