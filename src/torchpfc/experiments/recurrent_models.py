@@ -22,7 +22,7 @@ NORMALIZATIONS: dict[str, Normalization | None] = {
     "mean-of-max": MeanOfMax(),
     "unnormalized": None,
 }
-"""What keeps the weights of networks that learn without it in bounds."""
+"""What keeps weights in bounds where networks learn without backpropagation."""
 
 
 class GatedRNN(nn.Module):
