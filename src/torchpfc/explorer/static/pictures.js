@@ -28,7 +28,7 @@ function palette() {
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   colours = null;
-  document.querySelectorAll("canvas.picture").forEach((canvas) => canvas.redraw?.());
+  document.querySelectorAll(".picture").forEach((shown) => shown.redraw?.());
 });
 
 function paintPixels(canvas, values, [channels, rows, columns], scale) {
@@ -71,16 +71,18 @@ function paintBars(canvas, values, scale) {
   });
 }
 
+function paint(canvas, values, shape, range) {
+  const all = Array.from(values);
+  const most = range || largest(all) || 1;
+  if (shape) paintPixels(canvas, all, shape, most);
+  else paintBars(canvas, all, most);
+}
+
 // A canvas that shows numbers; `show` gives it others.
 export function picture(values, shape, label, scale) {
   const canvas = el("canvas", { class: shape ? "picture pixels" : "picture", role: "img", "aria-label": label });
   canvas.show = (numbers, range, name) => {
-    canvas.redraw = () => {
-      const all = Array.from(numbers);
-      const most = range || largest(all) || 1;
-      if (shape) paintPixels(canvas, all, shape, most);
-      else paintBars(canvas, all, most);
-    };
+    canvas.redraw = () => paint(canvas, numbers, shape, range);
     if (name) canvas.setAttribute("aria-label", name);
     canvas.redraw();
   };
@@ -88,19 +90,23 @@ export function picture(values, shape, label, scale) {
   return canvas;
 }
 
-// The same, painted only once it comes into sight.
+// An image that shows numbers once it comes into sight. A browser keeps a layer for every canvas, and hundreds are slow.
+const sheet = document.createElement("canvas");
 const watcher = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     if (!isIntersecting) continue;
     watcher.unobserve(target);
-    target.replaceWith(target.make());
+    target.redraw();
   }
 }, { rootMargin: "400px" });
 
 export function laterPicture(image, shape, label) {
-  const ratio = shape ? `${shape[2]} / ${shape[1]}` : "1 / 0.55";
-  const place = el("canvas", { class: "picture", role: "img", "aria-label": label, style: { "aspect-ratio": ratio } });
-  place.make = () => picture(decode(image), shape, label, 1);
-  watcher.observe(place);
-  return place;
+  const ratio = `auto ${shape ? `${shape[2]} / ${shape[1]}` : "1 / 0.55"}`; // its own once it has one
+  const shown = el("img", { class: shape ? "picture pixels" : "picture", alt: label, style: { "aspect-ratio": ratio } });
+  shown.redraw = () => {
+    paint(sheet, decode(image), shape, 1);
+    shown.src = sheet.toDataURL();
+  };
+  watcher.observe(shown);
+  return shown;
 }
