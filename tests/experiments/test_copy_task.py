@@ -122,7 +122,7 @@ def test_networks_learn_at_once_as_they_would_alone(model: str, tmp_path: Path) 
 def test_first_passes_are_those_of_the_network(normalization: str, tmp_path: Path) -> None:
     config = small(steps=2, validate_every=2, normalization=normalization)
     (result,) = run_small(tmp_path, 5, config=config)
-    rnn = build_nmf(config, 5, 3, 5, normalization=normalization).double()
+    rnn = build_nmf(config, 5, 3, 5).double()
     losses = [
         rnn.learn(batch.x[0], batch.target[0], mask=config.task().asked, state=batch.state[0]).total
         for batch in CopySource(config, [5], **CPU, count=2)

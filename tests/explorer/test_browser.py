@@ -96,6 +96,36 @@ def settle(page):
         page.wait_for_selector("html[data-pending='0']", state="attached")
 
 
+DARKNESS = """image => {
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+    const context = canvas.getContext("2d");
+    context.drawImage(image, 0, 0);
+    const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
+    const amounts = [...data].filter((_, k) => k % 4 === 3);
+    return { ink: data[4 * amounts.indexOf(Math.max(...amounts))], amounts };
+}"""
+"""The red of the ink of a picture, and how much ink each pixel has, from 0 to 255."""
+
+
+@pytest.mark.parametrize("view", ["parts", "time"])
+def test_tiles_show_their_parts_in_the_ink_of_the_page(open_page, served, view):
+    page = open_page(served, view)
+    settle(page)
+    image = page.locator(".tile[aria-label='Part 7'] img, .tile[data-part='7'] img").locator("visible=true")
+    page.wait_for_function("image => image.complete && image.naturalWidth", arg=image.element_handle())
+    light = image.evaluate(DARKNESS)
+    values = served.session.part(7).values
+    expected = [255 * max(value, 0.0) / max(values) for value in values]
+    assert light["amounts"] == pytest.approx(expected, abs=3)
+    before = image.get_attribute("src")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(
+        "([image, before]) => image.src !== before && image.complete", arg=[image.element_handle(), before]
+    )
+    assert image.evaluate(DARKNESS)["ink"] > 150 > light["ink"]
+
+
 def test_parts_can_be_sorted_and_looked_at(open_page, served):
     page = open_page(served, "parts")
     tiles = page.locator(".atlas button.tile")

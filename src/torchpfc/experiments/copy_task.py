@@ -178,9 +178,8 @@ class CopyRun(RecurrentRun):
         """All networks as they begin."""
         config, task = self.config, self.config.task()
         if config.model == "nmf":
-            sizes, normalization = (task.input_size, task.num_symbols), config.normalization
             return NMFLearner(
-                [build_nmf(config, *sizes, job.seed, normalization=normalization) for job in self.jobs],
+                [build_nmf(config, task.input_size, task.num_symbols, job.seed) for job in self.jobs],
                 device=self.device,
                 dtype=self.dtype,
                 mask=task.asked,

@@ -148,17 +148,15 @@ def check_normalization(name: str) -> None:
         raise ValueError(f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {name!r}")
 
 
-def build_nmf(
-    config: Any, input_size: int, output_size: int, seed: int, *, normalization: str = "column-cap"
-) -> NMFRNN:
+def build_nmf(config: Any, input_size: int, output_size: int, seed: int) -> NMFRNN:
     """An untrained network that learns without backpropagation.
 
     Args:
-        config: Has its settings by their names: `num_basis`, `nonnegative`, `iterations`, `init_high` and the rates.
+        config: Has its settings by their names: `num_basis`, `nonnegative`, `iterations`, `init_high`,
+            `normalization` and the rates.
         input_size: Size of the input of a slice.
         output_size: Size of the output of a slice.
         seed: Of the initial weights.
-        normalization: What keeps weights in bounds, by its name.
     """
     return NMFRNN(
         input_size,
@@ -166,7 +164,7 @@ def build_nmf(
         output_size,
         nonnegative=config.nonnegative,
         inference=SliceBySlice(config.iterations),
-        normalization=NORMALIZATIONS[normalization],
+        normalization=NORMALIZATIONS[config.normalization],
         rate_h=config.rate_h,
         rate_w=config.rate_w,
         init_range=_init_range(config.init_high, config.nonnegative),

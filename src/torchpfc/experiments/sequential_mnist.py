@@ -20,6 +20,7 @@ from torchpfc.experiments.recurrent_models import (
     SequenceErrors,
     build_network,
     build_nmf,
+    check_normalization,
     image_columns,
 )
 from torchpfc.experiments.recurrent_training import Examined, Found, RecurrentRun
@@ -92,6 +93,8 @@ class NMFSequentialMNIST(ImageConfig):
     """Steps on the state of each slice."""
     init_high: float = 1e-2
     """Upper end of the range that weights and first states start from."""
+    normalization: str = "column-cap"
+    """What keeps weights in bounds: "column-cap", "mean-of-max", or "unnormalized"."""
     rate_h: float = 0.5
     rate_w: float = 0.5
     batch_size: int = 200
@@ -104,6 +107,7 @@ class NMFSequentialMNIST(ImageConfig):
         super().__post_init__()
         if self.model != "nmf":
             raise ValueError(f"model must be nmf without backpropagation, got {self.model!r}")
+        check_normalization(self.normalization)
         self._check(1, math.inf, "num_basis", "iterations")
 
     def stack_key(self) -> object:
