@@ -24,6 +24,7 @@ from torchpfc.experiments.sequential_mnist import (
     run,
 )
 from torchpfc.optim import RMSprop
+from torchpfc.optim.alternating import ColumnCap, MeanOfMax
 from torchpfc.training import random_stream
 
 pytestmark = pytest.mark.usefixtures("made_data")
@@ -106,6 +107,7 @@ def test_the_fast_preset_changes_how_fast_networks_learn_and_nothing_else() -> N
         (SequentialMNIST, {"lr_decay": 0.0}, "lr_decay must be greater than 0 and at most 1, got 0.0"),
         (SequentialMNIST, {"lr_decay": 1.1}, "lr_decay must be greater than 0 and at most 1, got 1.1"),
         (NMFSequentialMNIST, {"num_basis": 0}, "num_basis must be at least 1, got 0"),
+        (NMFSequentialMNIST, {"normalization": "no"}, "normalization must be one of column-cap, .*, got 'no'"),
     ],
 )
 def test_a_setting_out_of_range_is_named(kind: type, setting: dict[str, Any], message: str) -> None:
@@ -188,8 +190,9 @@ def test_a_run_that_slows_down_ends_in_the_same_bits_when_stopped(tmp_path: Path
 # Without backpropagation
 
 
-def test_a_first_epoch_without_backpropagation_is_the_plain_loop(tmp_path: Path) -> None:
-    config = small_nmf(epochs=1)
+@pytest.mark.parametrize("normalization", ["column-cap", "mean-of-max"])
+def test_a_first_epoch_without_backpropagation_is_the_plain_loop(normalization: str, tmp_path: Path) -> None:
+    config = small_nmf(epochs=1, normalization=normalization)
     (result,) = run_small(tmp_path, config, 5)
     data = made_images("mnist")
     x = data.train.x.double().view(-1, 4, 4).transpose(1, 2)
@@ -197,6 +200,7 @@ def test_a_first_epoch_without_backpropagation_is_the_plain_loop(tmp_path: Path)
     learned, _ = split(TRAIN, config, 5)
     order = learned[torch.randperm(len(learned), generator=random_stream(5, "order", 0))]
     rnn = build_nmf(config, 4, CLASSES, 5).double()
+    assert rnn.normalization == {"column-cap": ColumnCap(), "mean-of-max": MeanOfMax()}[normalization]
     losses = []
     for k in range(len(order) // 20):
         rows = order[20 * k : 20 * (k + 1)]

@@ -4,6 +4,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+import scipy.optimize
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -252,6 +253,27 @@ def test_generation_feeds_predictions_back() -> None:
         torch.testing.assert_close(rnn.generate(seed[0], 1, iterations=12).shape, torch.Size([4, 4]))
 
 
+@pytest.mark.parametrize("cap_over_batch", [True, False])
+def test_models_at_once_go_on_as_each_would_alone(cap_over_batch: bool) -> None:
+    stack = NMFRNN(4, 6, num_models=2, cap_over_batch=cap_over_batch, generator=generator(), **OPTIONS)
+    seeds = torch.stack([make_data(3, 2)[0], 5 * make_data(3, 2)[0]])  # what caps one model must not cap the other
+    together = stack.generate(seeds, 4)
+    for rnn, seed, found in zip(stack.unstack(), seeds, together, strict=True):
+        torch.testing.assert_close(rnn.generate(seed, 4), found)
+
+
+def test_the_size_of_signed_seeds_caps_states_and_not_their_sign() -> None:
+    options = {**OPTIONS, "nonnegative": False, "init_range": (-0.5, 0.5)}
+    rnn = NMFRNN(4, 6, generator=generator(), **options)
+    seed = -make_data(2, 3)[0]
+    W = torch.cat([rnn.weight_h, rnn.weight_x])
+    z = torch.cat([torch.zeros(2, 6, dtype=torch.float64), seed[:, 0]], 1)
+    expected = torch.stack([torch.from_numpy(scipy.optimize.nnls(W.numpy(), row.numpy())[0]) for row in z])
+    assert 0.1 < expected.max() < seed.abs().max()  # so the cap is not in the way
+    found = rnn.generate(seed[:, :1], 1, iterations=5000)[:, 1]
+    torch.testing.assert_close(found, expected @ rnn.weight_y.T, atol=1e-3, rtol=0.0)
+
+
 def test_symbols_are_one_hot_vectors_and_targets_come_next_by_default() -> None:
     symbols = torch.tensor([[0, 2, 1, 3, 0], [3, 3, 1, 0, 2]])
     vectors = F.one_hot(symbols, 4).double()
@@ -375,6 +397,13 @@ def test_bad_sequences() -> None:
     for short in (torch.tensor([1]), torch.tensor(1), torch.zeros(4)):
         with pytest.raises(ValueError, match="x must have at least two slices to predict the next, got shape"):
             NMFRNN(4, 6).fit(short)
+    for use in (rnn.predict, rnn.infer):
+        with pytest.raises(ValueError, match=r"x must hold at least one sequence, got shape \(0, 5, 4\)"):
+            use(x[:0])
+    with pytest.raises(ValueError, match=r"x must hold at least one sequence, got shape \(0, 5, 4\)"):
+        rnn.learn(x[:0], y[:0])
+    with pytest.raises(ValueError, match=r"seed must hold at least one sequence, got shape \(0, 5, 4\)"):
+        NMFRNN(4, 6, dtype=x.dtype).generate(x[:0], 1)
     with pytest.raises(RuntimeError, match="whose outputs can be its inputs, got 3 outputs and 4 inputs"):
         rnn.generate(x, 3)
     with pytest.raises(ValueError, match="count must be at least 1, got 0"):

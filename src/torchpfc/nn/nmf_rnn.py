@@ -265,7 +265,7 @@ class NMFRNN(nn.Module):
         slices = self._slices(seed, "seed", self.input_size)
         update = self._right_update(1.0)
         state = slices.first_state(None, self.num_basis)
-        limit = slices.x.amax() if self.cap_over_batch else slices.x.amax((0, -1)).unsqueeze(-1)
+        limit = update.largest(slices.x).amax(0)
         inputs = list(slices.x)
         for t in range(len(inputs) + count - 1):
             from_input = (inputs[t] @ update.W_x).sub_(self.threshold)
@@ -375,7 +375,10 @@ class NMFRNN(nn.Module):
 
     def _slices(self, x: Tensor, name: str, size: int) -> Slices:
         x = self._one_hot(x, name, size)
-        return Slices.of(x, self.weight, features=size, stack=self.weight.shape[:-2], name=name)
+        slices = Slices.of(x, self.weight, features=size, stack=self.weight.shape[:-2], name=name)
+        if not slices.x.numel():  # nothing to take the largest entry of
+            raise ValueError(f"{name} must hold at least one sequence, got shape {tuple(x.shape)}")
+        return slices
 
     def _one_hot(self, x: Tensor, name: str, size: int) -> Tensor:
         """Symbols as vectors; anything else as it is."""
