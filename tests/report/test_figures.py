@@ -56,6 +56,16 @@ def test_a_share_of_the_runs_has_no_range(metric, ranges):
     assert len(find(drawn(*runs, of=experiment(table))["T-numbers"], "line", "range")) == ranges
 
 
+def test_shares_of_the_runs_and_their_marks_are_in_percent():
+    rows = (Row("a", Made(), 0.9, 0.1), Row("b", Made(num_basis=7), 0.3, 0.0))
+    table = Table("T", "Shares", rows, "success")
+    runs = [result(row.config, seed=seed, metrics={"success": float(seed)}) for row in rows for seed in (0, 1)]
+    svg = drawn(*runs, of=experiment(table))["T-numbers"]
+    assert "success in %" in words(svg) and {"40", "60", "80"} <= set(words(svg))
+    assert "0.5" not in words(svg)
+    assert "<title>paper preset: 50.00</title>" in svg
+
+
 def test_more_curves_than_a_legend_can_name_are_not_drawn():
     for count, some in ((16, True), (17, False)):
         many = Table("M", "many", tuple(Row(f"{i}", Made(num_basis=i)) for i in range(count)))
@@ -91,13 +101,28 @@ def test_epochs_of_several_tasks_are_not_drawn_over_one_another():
         assert (figures["T-epochs"] is not None) == (figures["T-losses"] is not None) == some
 
 
-def test_the_preset_that_decides_is_drawn():
-    both = [result(curves=CURVES), *(result(faster(Made()), seed=seed, curves=CURVES) for seed in range(2))]
-    assert [len(line) for line in lines_of(drawn(*both)["T-epochs"])] == [3]
-    fast_only = [result(), *both[1:]]
-    assert drawn(*fast_only)["T-epochs"] is not None
-    paper_only = [result(curves=CURVES), *(replace(run, curves={}) for run in both[1:])]
-    assert drawn(*paper_only)["T-epochs"] is None
+def test_presets_have_panels_of_their_own_where_no_setting_parts_the_rows():
+    slow = [result(Made(num_basis=size), curves=CURVES) for size in (300, 2000)]
+    fast = [result(faster(Made(num_basis=2000)), seed=seed, curves=CURVES) for seed in range(2)]
+    svg = drawn(*slow, *fast)["T-epochs"]
+    assert {"paper preset", "fast preset"} <= set(words(svg))
+    assert len(lines_of(svg)) == 2 + 1
+    alone = drawn(*slow)["T-epochs"]
+    assert "paper preset" not in words(alone) and len(lines_of(alone)) == 2
+    without = [replace(run, curves={}) for run in fast[:1]]  # as many runs, so the paper's preset decides
+    assert drawn(*slow, *without)["T-epochs"] == alone
+
+
+def test_the_preset_that_decides_is_drawn_where_settings_part_the_rows():
+    many = Table("M", "many", tuple(Row(f"{i}", Made(dataset=d, num_basis=i)) for d in ("mnist", "cifar10") for i in range(1, 5)))  # fmt: skip  # noqa: E501
+    runs = [result(row.config, curves=CURVES) for row in many.rows]
+    longer = CURVES | {"valid_accuracy": [1.0, 2.0, 3.0, 4.0]}
+    runs += [result(faster(many.rows[0].config), seed=seed, curves=longer) for seed in range(2)]
+    svg = drawn(*runs, of=experiment(many))["M-epochs"]
+    assert {"MNIST", "CIFAR-10"} <= set(words(svg)) and "fast preset" not in words(svg)
+    assert sorted(len(line) for line in lines_of(svg)) == [3] * 7 + [4]
+    no_curve = [*runs[:-2], *(replace(run, curves={}) for run in runs[-2:])]
+    assert len(lines_of(drawn(*no_curve, of=experiment(many))["M-epochs"])) == 7
 
 
 def test_the_training_loss_lies_behind_the_validation_loss():

@@ -12,8 +12,13 @@ def test_few_rows_stand_side_by_side():
         result(faster(Made()), metrics={"test_accuracy": 97.0, "auroc": 0.0, "other": 1.0}),
     ]
     assert measure_further(fill(EXPERIMENT, TABLE, runs)) == Grid(
-        ["", "MNIST, 300 parts", "CIFAR-10, 2000 parts"],
-        [["AUROC", "0.6250", ""], ["epochs", "15", "7"], ["runs", tuple(runs[:2]), (runs[2],)]],
+        ["", "MNIST, 300 parts, paper preset", "MNIST, 300 parts, fast preset", "CIFAR-10, 2000 parts, paper preset"],
+        [
+            ["AUROC", "0.6250", "0", ""],
+            ["epochs", "15", "", "7"],
+            ["other", "", "1", ""],
+            ["runs", tuple(runs[:2]), (runs[3],), (runs[2],)],
+        ],
     )
 
 

@@ -16,7 +16,7 @@ from torchpfc.report.continual import CONTINUAL, SWEEP
 from torchpfc.report.layout import Entry, by_first, by_size
 from torchpfc.report.recurrent import OVER, RECURRENT
 from torchpfc.report.separation import SEPARATION
-from torchpfc.report.words import describe, name_metric, name_preset, number, varying
+from torchpfc.report.words import describe, name_preset, number, on_axis, varying
 
 SERIES_IN_A_PANEL = 6
 """How many lines can be told apart."""
@@ -115,14 +115,17 @@ def draw_numbers(sheet: Sheet, title: str, *, shared: bool = False) -> str | Non
     """Dots beside the paper's numbers."""
     if not sheet.presets:
         return None
-    panels = {group.title: {entry.label: _dots(entry.line) for entry in group.entries} for group in by_first(sheet)}
+    scale, axis = on_axis(sheet.table.metric)
+    panels = {
+        group.title: {entry.label: _dots(entry.line, scale) for entry in group.entries} for group in by_first(sheet)
+    }
     styles = {preset: style for style, preset in enumerate(ordered(sheet.experiment.presets))}
     return dot_chart(
         panels,
         {name_preset(preset): styles[preset] for preset in sheet.presets},
         mark="the paper's number",
         needed="met down to here",
-        axis=name_metric(sheet.table.metric),
+        axis=axis,
         title=title,
         shared=shared,
     )
@@ -140,12 +143,13 @@ def _of_one_set(sheet: Sheet) -> bool:
     return len({repr(line.settings.get("dataset")) for line in sheet.lines}) == 1
 
 
-def _dots(line: Line) -> Dots:
+def _dots(line: Line, scale: float) -> Dots:
     samples = {
-        name_preset(preset): [sample.mean] if is_share(sample.metric) else sample.values
+        name_preset(preset): [scale * value for value in ([sample.mean] if is_share(sample.metric) else sample.values)]
         for preset, sample in line.samples.items()
     }
-    return Dots(line.row.paper, line.needed, samples)
+    mark, needed = (None if value is None else scale * value for value in (line.row.paper, line.needed))
+    return Dots(mark, needed, samples)
 
 
 def draw_epochs(sheet: Sheet, title: str) -> str | None:
@@ -182,7 +186,7 @@ def draw_tasks(sheet: Sheet, title: str) -> str | None:
 
 def draw_steps(sheet: Sheet, title: str) -> str | None:
     """Validation accuracy over batches, of networks that never see one twice."""
-    axes = Axes(x="batches", y="validation accuracy in %")
+    axes = Axes(x="batches", y="validation accuracy in %", log_x=True)
     return _draw_curves(sheet, title, axes, "accuracy_at_steps", over="steps")
 
 
@@ -201,26 +205,41 @@ def draw_errors(sheet: Sheet, title: str) -> str | None:
 def _draw_curves(
     sheet: Sheet, title: str, axes: Axes, curve: str, companion: str | None = None, *, over: str | None = None
 ) -> str | None:
-    """A curve of the samples that count, over epochs or another curve, and a companion behind it."""
-    samples = {line.row.id: line.deciding for line in sheet.lines if line.deciding and line.deciding.has(curve)}
-    if not samples:
+    """A curve of each row, over epochs or another curve, and a companion behind it.
+
+    Of the samples that count; where no setting parts the rows into panels, presets do, each with all of its samples.
+    """
+    run = _only(sheet, [line.row.id for line in sheet.lines if _has(line.deciding, curve)])
+    if not run.lines:
         return None
-    styles: dict[str, int] = {}
-
-    def lines(entry: Entry) -> Iterator[Series]:
-        style = styles.setdefault(entry.label, len(styles))
-        for name in filter(None, (curve, companion)):
-            places = gather(_points(samples[entry.line.row.id], name, over))
-            yield Series(entry.label, *places, style=style, faint=name == companion)
-
-    run = _only(sheet, samples)
-    rows = [
-        [Panel(group.title, [line for entry in group.entries for line in lines(entry)]) for group in alike]
-        for alike in by_size(run, SERIES_IN_A_PANEL)
-    ]
+    presets = [name for name in run.presets if any(_has(line.samples.get(name), curve) for line in run.lines)]
+    groups = by_size(run, SERIES_IN_A_PANEL)
+    labels = dict.fromkeys(entry.label for alike in groups for group in alike for entry in group.entries)
+    styles = {label: style for style, label in enumerate(labels)}
     if len(styles) > LINES_IN_A_FIGURE:
         return None
+
+    def panel(title: str, entries: Sequence[Entry], preset: str | None = None) -> Panel:
+        lines = []
+        for entry in entries:
+            sample = entry.line.samples.get(preset) if preset else entry.line.deciding
+            if sample is None or not sample.has(curve):
+                continue
+            for name in filter(None, (curve, companion)):
+                places = gather(_points(sample, name, over))
+                lines.append(Series(entry.label, *places, style=styles[entry.label], faint=name == companion))
+        return Panel(title, lines)
+
+    if len(groups) == len(groups[0]) == 1 and len(presets) > 1:
+        entries = groups[0][0].entries
+        rows = [[panel(name_preset(preset), entries, preset) for preset in presets]]
+    else:
+        rows = [[panel(group.title, group.entries) for group in alike] for alike in groups]
     return line_chart(rows, replace(axes, shared=len(rows) > 1 or _of_one_set(run)), title=title)
+
+
+def _has(sample: Sample | None, curve: str) -> bool:
+    return sample is not None and sample.has(curve)
 
 
 def _points(sample: Sample, curve: str, over: str | None) -> Iterator[tuple[float, float]]:
@@ -272,6 +291,8 @@ def _corrupt(result: Result, wanted: str) -> CorruptFileError:
 
 SETTLED = "the mean over the runs that were still training, in a band from the lowest to the highest"
 
+ONE_PRESET = "Of a row with runs under two presets, the one that decides is drawn."
+
 NUMBERS = Kind(
     "numbers",
     "the paper's numbers beside ours",
@@ -293,13 +314,14 @@ CURVES = (
         "epochs",
         "validation accuracy over epochs",
         f"Accuracy on validation data after each epoch: {SETTLED}. The beginning may lie outside, and "
-        "panels may have scales of their own.",
+        f"panels may have scales of their own. {ONE_PRESET}",
         draw_epochs,
     ),
     Kind(
         "losses",
         "loss over epochs",
-        f"Loss on validation data after each epoch: {SETTLED}. Behind it, faint, the loss on training data.",
+        f"Loss on validation data after each epoch: {SETTLED}. Behind it, faint, the loss on training data. "
+        f"{ONE_PRESET}",
         draw_losses,
     ),
     Kind(
@@ -312,7 +334,7 @@ CURVES = (
         "tasks",
         "accuracy after each task",
         "Accuracy on the images of all tasks so far, after each task: the mean over the runs, in a band from the "
-        "lowest to the highest.",
+        f"lowest to the highest. {ONE_PRESET}",
         draw_tasks,
     ),
     Kind(

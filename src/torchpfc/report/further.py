@@ -6,14 +6,14 @@ import statistics
 from dataclasses import dataclass
 
 from torchpfc.experiments.results import Result
-from torchpfc.report.compare import Line, Sheet
+from torchpfc.report.compare import Line, Sample, Sheet
 from torchpfc.report.layout import Wording
-from torchpfc.report.words import name_metric, number
+from torchpfc.report.words import name_metric, name_preset, number
 
 FEW_ROWS = 6
 """A table with more rows has its metrics side by side, not one below the other."""
 
-CAPTION = "Further measurements: means over the runs that decide."
+CAPTION = "Further measurements: means over the runs."
 
 RUNS = "runs"
 """The head of the cells that lead to the files."""
@@ -34,30 +34,44 @@ class Grid:
 
 
 def measure_further(sheet: Sheet) -> Grid | None:
-    """All other metrics of the runs that decide; None where there are none."""
-    lines = _together(sheet)
-    runs = {row: group[0].deciding.results for row, group in lines.items() if group[0].deciding}
-    found = {name for results in runs.values() for result in results for name in _measured(result)}
+    """All other metrics of every row, under each preset that it was run with; None where there are none."""
+    runs = _together(sheet)
+    found = {name for run in runs for result in run.results for name in _measured(result)}
     metrics = sorted(found - LEFT_OUT - {sheet.table.metric})
     if not metrics:
         return None
-    cells = {row: [_mean(results, metric) for metric in metrics] for row, results in runs.items()}
     names = [name_metric(metric) for metric in metrics]
+    cells = [[_mean(run.results, metric) for metric in metrics] for run in runs]
     if len(runs) > FEW_ROWS:
-        return Grid(["row", *names, RUNS], [[row, *values, runs[row]] for row, values in cells.items()])
-    wording = Wording.of(sheet.table)
-    heads = [wording.describe(group[0]) or row if len(group) == 1 else row for row, group in lines.items()]
-    rows: list[list[Cell]] = [[name, *(values[i] for values in cells.values())] for i, name in enumerate(names)]
-    return Grid(["", *heads], [*rows, [RUNS, *runs.values()]])
+        rows: list[list[Cell]] = [[run.ids, *values, run.results] for run, values in zip(runs, cells, strict=True)]
+        return Grid(["row", *names, RUNS], rows)
+    rows = [[name, *(values[i] for values in cells)] for i, name in enumerate(names)]
+    return Grid(["", *(run.words for run in runs)], [*rows, [RUNS, *(run.results for run in runs)]])
 
 
-def _together(sheet: Sheet) -> dict[str, list[Line]]:
-    """Lines that were run, by their ids; those with the same runs, of which each shows another metric, as one."""
-    found: dict[tuple[int, ...], list[Line]] = {}
+@dataclass(frozen=True)
+class _Run:
+    """The runs of a row, or of several rows of which each shows another metric."""
+
+    ids: str
+    words: str
+    results: tuple[Result, ...]
+
+
+def _together(sheet: Sheet) -> list[_Run]:
+    """What was run, row by row and preset by preset; rows with the same runs as one."""
+    found: dict[tuple[int, ...], tuple[Sample, list[Line]]] = {}
     for line in sheet.lines:
-        if line.deciding:
-            found.setdefault(tuple(map(id, line.deciding.results)), []).append(line)
-    return {", ".join(line.row.id for line in group): group for group in found.values()}
+        for sample in line.samples.values():
+            found.setdefault(tuple(map(id, sample.results)), (sample, []))[1].append(line)
+    wording, several = Wording.of(sheet.table), len(sheet.presets) > 1
+    runs = []
+    for sample, lines in found.values():
+        ids = ", ".join(line.row.id for line in lines)
+        words = wording.describe(lines[0]) if len(lines) == 1 else ""
+        preset = f", {name_preset(sample.preset)}" if several else ""
+        runs.append(_Run(ids + preset, (words or ids) + preset, sample.results))
+    return runs
 
 
 def _measured(result: Result) -> dict[str, float]:

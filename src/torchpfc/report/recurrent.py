@@ -7,8 +7,8 @@ from functools import partial
 
 from torchpfc.experiments.results import Result
 from torchpfc.report.charts import Arrow, Axes, Node, Panel, Picture, Series, graph_chart, line_chart, picture_chart
-from torchpfc.report.compare import Sheet, in_percent, is_share
-from torchpfc.report.words import describe, flatten, name_metric, name_preset, varying
+from torchpfc.report.compare import Sheet, in_percent
+from torchpfc.report.words import describe, flatten, name_metric, name_preset, on_axis, varying
 
 MOST_PICTURES = 3
 """How many pictures of one kind a figure has."""
@@ -21,16 +21,13 @@ SETTINGS = {"num_basis": "parts", "pause": "slices of pause", "lr": "learning ra
 
 
 def draw_over(sheet: Sheet, title: str) -> str | None:
-    """The metric of a table over one of its settings: means, and the range where the metric is an accuracy.
-
-    A share of runs is in percent.
-    """
+    """The metric of a table over one of its settings: means, and the range where the metric is an accuracy."""
     over, metric = sheet.table.over, sheet.table.metric
     if not over:
         return None
     flat = [flatten(line.settings) for line in sheet.lines]
     names = [name for name in varying(flat) if name != over]
-    scale, unit = (100, " in %") if is_share(metric) else (1, "")
+    scale, axis = on_axis(metric)
     found: dict[str, dict[float, list[float]]] = {}
     for settings, line in zip(flat, sheet.lines, strict=True):
         for preset in sheet.presets:
@@ -48,7 +45,7 @@ def draw_over(sheet: Sheet, title: str) -> str | None:
     ]
     if not lines:
         return None
-    axes = Axes(x=SETTINGS.get(over, over), y=name_metric(metric) + unit, log_x=True, at_points=True)
+    axes = Axes(x=SETTINGS.get(over, over), y=axis, log_x=True, at_points=True)
     return line_chart([[Panel("", lines)]], axes, title=title)
 
 

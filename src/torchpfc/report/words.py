@@ -134,6 +134,17 @@ def name_metric(metric: str) -> str:
     return f"{name} in %" if in_percent(metric) else name
 
 
+def on_axis(metric: str) -> tuple[float, str]:
+    """What charts multiply a metric with, and what they call it: shares of runs are in percent, as in tables.
+
+    Example:
+        >>> on_axis("success"), on_axis("test_accuracy")
+        ((100.0, 'success in %'), (1.0, 'test accuracy in %'))
+    """
+    name = name_metric(metric)
+    return (100.0, f"{name} in %") if is_share(metric) else (1.0, name)
+
+
 def name_preset(preset: str) -> str:
     """The head of a column."""
     return f"{preset} preset"

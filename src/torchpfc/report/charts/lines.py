@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
+from operator import itemgetter
 
 from torchpfc.report.charts.axes import Scale
 from torchpfc.report.charts.svg import (
@@ -103,7 +104,7 @@ def line_chart(rows: Sequence[Sequence[Panel]], axes: Axes, *, title: str) -> st
     """
     rows = [[Panel(panel.title, [s.drawable(axes) for s in panel.series]) for panel in row] for row in rows]
     named = {s.label: s.style for row in rows for panel in row for s in panel.series if not s.faint}
-    parts, top = legend([(label, _sample(style)) for label, style in named.items()])
+    parts, top = legend([(label, _sample(style)) for label, style in sorted(named.items(), key=itemgetter(1))])
     parts.append(text(0, top + FONT, axes.y))
     top += FONT + (14 if any(panel.title for row in rows for panel in row) else -8)
     columns = min(COLUMNS, max(map(len, rows)))
