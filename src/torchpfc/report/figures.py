@@ -192,7 +192,7 @@ def draw_steps(sheet: Sheet, title: str) -> str | None:
 
 def draw_passes(sheet: Sheet, title: str) -> str | None:
     """Error of predictions over passes through a sequence."""
-    axes = Axes(x="passes", y="mean squared error of predictions", log_y=True)
+    axes = Axes(x="passes", y="mean squared error of predictions", log_x=True, log_y=True)
     return _draw_curves(sheet, title, axes, "prediction_mse", over="passes")
 
 
@@ -289,7 +289,9 @@ def _corrupt(result: Result, wanted: str) -> CorruptFileError:
     return CorruptFileError(f"{result.experiment}/{result.key}.json must hold {wanted}; delete it")
 
 
-SETTLED = "the mean over the runs that were still training, in a band from the lowest to the highest"
+BANDS = "in a band from the lowest to the highest, unless a panel has many lines"
+
+SETTLED = f"the mean over the runs that were still training, {BANDS}"
 
 ONE_PRESET = "Of a row with runs under two presets, the one that decides is drawn."
 
@@ -333,8 +335,7 @@ CURVES = (
     Kind(
         "tasks",
         "accuracy after each task",
-        "Accuracy on the images of all tasks so far, after each task: the mean over the runs, in a band from the "
-        f"lowest to the highest. {ONE_PRESET}",
+        f"Accuracy on the images of all tasks so far, after each task: the mean over the runs, {BANDS}. {ONE_PRESET}",
         draw_tasks,
     ),
     Kind(
@@ -347,7 +348,7 @@ CURVES = (
         "passes",
         "error over passes",
         "Mean squared error of the predictions of the training sequence after so many passes: the mean over the runs, "
-        "in a band from the lowest to the highest.",
+        f"{BANDS}.",
         draw_passes,
     ),
     Kind(

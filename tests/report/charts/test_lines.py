@@ -41,6 +41,13 @@ def test_a_chart_says_what_it_shows():
     assert {"one <line>", "a panel", "epoch", "accuracy in %"} <= set(words(drawn))
 
 
+def test_many_lines_have_no_bands_that_would_cover_each_other():
+    for count, bands in ((8, 8), (9, 0)):
+        lines = [series([float(k), k + 1.0], spread=0.5) for k in range(count)]
+        companions = [series([2.0, 3.0], faint=True)]
+        assert len(find(chart(*lines, *companions), "polygon", "band")) == bands
+
+
 def test_a_band_is_drawn_where_runs_differ():
     (band,) = find(chart(series([1.0, 2.0], spread=0.5), series([3.0, 4.0])), "polygon", "band")
     assert len(path(band)) == 4

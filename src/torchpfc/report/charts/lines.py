@@ -34,6 +34,9 @@ HEIGHTS = (240, 200, 170)
 MANY_POINTS = 20
 """A line with more points has no dots."""
 
+MANY_LINES = 8
+"""A panel with more lines has no bands, which would cover each other."""
+
 LEAST_SHARE = 0.2
 """Share of a common scale that the lines of a panel must take up, or the panels have scales of their own."""
 
@@ -155,7 +158,8 @@ def _panel(panel: Panel, sharing: Sequence[Panel], box: Box, axes: Axes) -> list
         marks = _round_marks(x, int(box.width / TICK_APART), whole=whole)
     ticks = _ticks(box, x, y, marks)
     faint_first = sorted((series for series in panel.series if series.x), key=lambda series: not series.faint)
-    return [title, *ticks, _cut([_line(series, x, y) for series in faint_first], box)]
+    banded = sum(not series.faint for series in faint_first) <= MANY_LINES
+    return [title, *ticks, _cut([_line(series, x, y, banded=banded) for series in faint_first], box)]
 
 
 def _cut(drawn: Sequence[str], box: Box) -> str:
@@ -196,11 +200,12 @@ def _ticks(box: Box, x: Scale, y: Scale, marks: Sequence[tuple[float, str]]) -> 
     return [*parts, rule(box.left, box.bottom, box.right, box.bottom, "axis")]
 
 
-def _line(series: Series, x: Scale, y: Scale) -> str:
+def _line(series: Series, x: Scale, y: Scale, *, banded: bool) -> str:
     places = [x(value) for value in series.x]
     above = points(zip(places, map(y, series.high), strict=True))
     below = points(zip(reversed(places), map(y, reversed(series.low)), strict=True))
-    band = element("polygon", points=f"{above} {below}", class_="band") if series.low != series.high else ""
+    spread = banded and series.low != series.high
+    band = element("polygon", points=f"{above} {below}", class_="band") if spread else ""
     path = list(zip(places, map(y, series.y), strict=True))
     line = element("polyline", points=points(path), class_="line", stroke_dasharray=dashes(series.style))
     few = len(path) <= MANY_POINTS and not series.faint
