@@ -77,10 +77,16 @@ def test_the_fast_preset_carries_the_state_on() -> None:
     assert fast(TrainedSequence()) == TrainedSequence()
 
 
-@pytest.mark.parametrize("size", [25, 100, 500])
-def test_rows_of_the_weights_begin_with_a_sum_of_one_at_most(size: int) -> None:
+@pytest.mark.parametrize(("size", "total"), [(25, 0.5), (50, 0.5), (100, 1.0), (500, 1.0)])
+def test_rows_of_the_weights_begin_with_a_sum_of_one_at_most(size: int, total: float) -> None:
     network = fast(RepeatingSequence(num_basis=size)).make_network(0)
-    assert network.weight_h.sum(-1).mean().item() == pytest.approx(min(size / 100, 1), rel=0.05)
+    assert network.weight_h.sum(-1).mean().item() == pytest.approx(total, rel=0.05)
+
+
+def test_the_fast_preset_takes_no_part_out_of_use_where_all_are_needed() -> None:
+    few, more = (fast(RepeatingSequence(num_basis=size)) for size in (len(PATTERN), len(PATTERN) + 1))
+    assert few.threshold == 0 < more.threshold and few.starts > more.starts == 1
+    assert few.cost() > 2 * more.cost()  # all starts count
 
 
 @pytest.mark.parametrize("size", [25, 300, 500])
@@ -229,6 +235,14 @@ def test_a_pattern_is_learned_exactly_in_a_small_version(tmp_path: Path, monkeyp
     best = next(result for result in results if result.metrics["success"])
     assert best.metrics["columns"] == 6 and best.metrics["mse"] < 1e-7 and best.metrics["machine"] == 1
     assert best.metrics["generated_accuracy"] == 100 and best.metrics["zero_state_mse"] > 1e-4
+
+
+def test_a_start_knows_nothing_of_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = RepeatingSequence.make_network
+    monkeypatch.setattr(RepeatingSequence, "make_network", lambda self, seed, start=0: make(self, seed))
+    (result,) = run_small(tmp_path, 0, config=small(starts=2, carried=True))
+    losses = result.curves["train_loss"]
+    assert len(losses) == 2 * ROUNDS and losses[:ROUNDS] == losses[ROUNDS:]
 
 
 def test_a_stopped_run_ends_with_the_same_bits(tmp_path: Path) -> None:

@@ -145,6 +145,8 @@ class NMFRun(_Run):
         if start and not part:
             fresh = [job.config.make_network(job.seed, start).weight for job in self.jobs]
             stack.weight.copy_(torch.stack(fresh))
+            if self.learner.carried is not None:
+                self.learner.carried.zero_()
         self.config.prepare(stack, part / ROUNDS)
 
 

@@ -159,19 +159,16 @@ def fast(config: Any) -> Any:
     parts soon are all alike, and stay so. The threshold stays below the largest of these weights, or no state would
     ever rise from zero. In the end there is no normalization, which would keep the weights from settling, and the
     steps on the states come close enough to their goal for an error below 1e-7.
+
+    With no part to spare there is no threshold, as it would take parts out of use that are needed. Steps on the weights
+    are twice as long, and the best of three starts counts.
     """
     if not isinstance(config, RepeatingSequence):
         return config
-    init_high = min(config.init_high, 2 / config.num_basis)
-    return replace(
-        config,
-        carried=True,
-        repeats=1,
-        iterations=40,
-        rate_h=1.0,
-        passes=320,
-        init_high=init_high,
-        threshold=min(4e-3, 0.8 * init_high),
-        settling=0.6,
-        final_iterations=150,
+    changed = replace(
+        config, carried=True, repeats=1, iterations=40, rate_h=1.0, passes=320, settling=0.6, final_iterations=150
     )
+    if config.num_basis <= len(PATTERN):
+        return replace(changed, init_high=1 / config.num_basis, threshold=0.0, rate_w=1.0, starts=3)
+    init_high = min(config.init_high, 2 / config.num_basis)
+    return replace(changed, init_high=init_high, threshold=min(4e-3, 0.8 * init_high))
