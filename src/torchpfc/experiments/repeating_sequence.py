@@ -37,7 +37,7 @@ def _sizes(table: str) -> Iterator[Row]:
 
 
 def _random_patterns() -> Iterator[Row]:
-    for size in (50, 100, 150):
+    for size in (25, 50, 100, 150):
         yield Row(f"SEQR.{size}", RepeatingSequence(num_basis=size, pattern="random"), seeds=20)
 
 
