@@ -1,4 +1,4 @@
-"""A model that contains a block compiles as one graph, in evaluation."""
+"""A model that contains a block compiles as one graph, in evaluation; so does a factorized RNN."""
 
 import shutil
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchpfc import FISTA, Implicit, PFCBlock, Truncated, Unrolled
+from torchpfc import FISTA, FactorizedRNN, Implicit, PFCBlock, Truncated, Unrolled
 from torchpfc.solvers import Adjoint
 
 # PyTorch's compiler uses, of PyTorch itself, what PyTorch advises against.
@@ -48,6 +48,19 @@ def test_gradients_of_a_compiled_model_are_those_of_the_model(adjoint: Adjoint) 
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bptt", [True, False])
+def test_gradients_of_a_compiled_network_are_those_of_the_network(bptt: bool) -> None:
+    rnn = FactorizedRNN(4, 5, 3, bptt=bptt, solver=FISTA.paper(2), init_range=(0.0, 1.0)).eval()
+    x, state = make_input().view(4, 2, 4).requires_grad_(), torch.rand(4, 5).requires_grad_()
+    compiled = torch.compile(rnn, fullgraph=True, backend="aot_eager")
+    inputs = [x, state, *rnn.parameters()]
+    found, expected = (
+        [*outputs, *torch.autograd.grad(outputs[0].square().sum(), inputs)]
+        for outputs in (compiled(x, state), rnn(x, state))
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_compiled_model_follows_its_weights_and_keeps_its_buffers() -> None:

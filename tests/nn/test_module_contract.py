@@ -12,14 +12,42 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchpfc import FISTA, MLP, Implicit, PFCBlock, ResidualPFC, RMSprop, keep_nonnegative, record_couplings
+from torchpfc import (
+    FISTA,
+    MLP,
+    FactorizedRNN,
+    Implicit,
+    PFCBlock,
+    ResidualPFC,
+    RMSprop,
+    VanillaRNN,
+    keep_nonnegative,
+    record_couplings,
+)
 
 SOLVER = FISTA.paper(10)
+
+
+class Reader(nn.Module):
+    """Reads a row as four slices, and answers after the last."""
+
+    def __init__(self, rnn: nn.Module) -> None:
+        super().__init__()
+        self.rnn = rnn
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.rnn(x.unflatten(-1, (4, -1)))[0]
+        return y[..., -1, :]
+
+
 MAKERS: dict[str, Callable[[], nn.Module]] = {
     "PFCBlock": lambda: PFCBlock(8, 3, num_basis=5, solver=SOLVER),
     "semi-NMF PFCBlock": lambda: PFCBlock(8, 3, num_basis=5, nonnegative=False, solver=SOLVER, adjoint=Implicit.fast()),
     "ResidualPFC": lambda: ResidualPFC(8, 3, num_basis=5, solver=SOLVER),
     "MLP": lambda: MLP(8, 3, hidden_features=5),
+    "FactorizedRNN": lambda: Reader(FactorizedRNN(2, 5, 3, solver=SOLVER)),
+    "FactorizedRNN without BPTT": lambda: Reader(FactorizedRNN(2, 5, 3, solver=SOLVER, bptt=False, nonnegative=False)),
+    "VanillaRNN": lambda: Reader(VanillaRNN(2, 5, 3)),
     "Sequential": lambda: nn.Sequential(nn.Linear(8, 6), nn.ReLU(), PFCBlock(6, 4, 5, solver=SOLVER), nn.Linear(4, 3)),
 }
 every_module = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
