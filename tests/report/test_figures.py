@@ -109,6 +109,8 @@ def test_presets_have_panels_of_their_own_where_no_setting_parts_the_rows():
     assert len(lines_of(svg)) == 2 + 1
     alone = drawn(*slow)["T-epochs"]
     assert "paper preset" not in words(alone) and len(lines_of(alone)) == 2
+    later = drawn(slow[1], result(faster(Made()), curves=CURVES), *fast)["T-epochs"]  # the second row in both panels
+    assert words(later).index("MNIST, 300 parts") < words(later).index("MNIST, 2000 parts")
     without = [replace(run, curves={}) for run in fast[:1]]  # as many runs, so the paper's preset decides
     assert drawn(*slow, *without)["T-epochs"] == alone
 
