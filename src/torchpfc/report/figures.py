@@ -289,7 +289,7 @@ def _corrupt(result: Result, wanted: str) -> CorruptFileError:
     return CorruptFileError(f"{result.experiment}/{result.key}.json must hold {wanted}; delete it")
 
 
-BANDS = "in a band from the lowest to the highest, unless a panel has many lines"
+BANDS = "in a band from the lowest to the highest, unless there are many lines"
 
 SETTLED = f"the mean over the runs that were still training, {BANDS}"
 
@@ -348,7 +348,7 @@ CURVES = (
         "passes",
         "error over passes",
         "Mean squared error of the predictions of the training sequence after so many passes: the mean over the runs, "
-        f"{BANDS}.",
+        f"{BANDS}. Where several starts were made, they follow one another.",
         draw_passes,
     ),
     Kind(

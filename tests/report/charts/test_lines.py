@@ -46,6 +46,8 @@ def test_many_lines_have_no_bands_that_would_cover_each_other():
         lines = [series([float(k), k + 1.0], spread=0.5) for k in range(count)]
         companions = [series([2.0, 3.0], faint=True)]
         assert len(find(chart(*lines, *companions), "polygon", "band")) == bands
+        beside = line_chart([[Panel("many", lines), Panel("one", lines[:1])]], AXES, title="two panels")
+        assert len(find(beside, "polygon", "band")) == (bands + 1 if bands else 0)
 
 
 def test_a_band_is_drawn_where_runs_differ():

@@ -35,7 +35,7 @@ MANY_POINTS = 20
 """A line with more points has no dots."""
 
 MANY_LINES = 8
-"""A panel with more lines has no bands, which would cover each other."""
+"""A chart with more lines in a panel has no bands, which would cover each other."""
 
 LEAST_SHARE = 0.2
 """Share of a common scale that the lines of a panel must take up, or the panels have scales of their own."""
@@ -110,6 +110,7 @@ def line_chart(rows: Sequence[Sequence[Panel]], axes: Axes, *, title: str) -> st
     parts, top = legend([(label, _sample(style)) for label, style in sorted(named.items(), key=itemgetter(1))])
     parts.append(text(0, top + FONT, axes.y))
     top += FONT + (14 if any(panel.title for row in rows for panel in row) else -8)
+    banded = max(sum(not s.faint for s in panel.series) for row in rows for panel in row) <= MANY_LINES
     columns = min(COLUMNS, max(map(len, rows)))
     width, height = (WIDTH - GAP * (columns - 1)) / columns, HEIGHTS[columns - 1]
     for row in rows:
@@ -119,7 +120,7 @@ def line_chart(rows: Sequence[Sequence[Panel]], axes: Axes, *, title: str) -> st
             if i and not column:
                 top += height + 46
             box = Box(column * (width + GAP) + TICK_ROOM, top + 20, width - TICK_ROOM, height)
-            parts += _panel(panel, row if shared else [panel], box, axes)
+            parts += _panel(panel, row if shared else [panel], box, axes, banded=banded)
         top += height + 46
     parts.append(text(WIDTH, top + 12, axes.x, "end"))
     return draw(parts, top + 16, title)
@@ -142,7 +143,7 @@ def _settled(shown: Sequence[Series], axes: Axes) -> list[float]:
     ]
 
 
-def _panel(panel: Panel, sharing: Sequence[Panel], box: Box, axes: Axes) -> list[str]:
+def _panel(panel: Panel, sharing: Sequence[Panel], box: Box, axes: Axes, *, banded: bool) -> list[str]:
     title = text(box.left - TICK_ROOM, box.top - 8, panel.title, "title")
     shown = [series for each in sharing for series in each.series if series.x]
     if not shown:
@@ -158,7 +159,6 @@ def _panel(panel: Panel, sharing: Sequence[Panel], box: Box, axes: Axes) -> list
         marks = _round_marks(x, int(box.width / TICK_APART), whole=whole)
     ticks = _ticks(box, x, y, marks)
     faint_first = sorted((series for series in panel.series if series.x), key=lambda series: not series.faint)
-    banded = sum(not series.faint for series in faint_first) <= MANY_LINES
     return [title, *ticks, _cut([_line(series, x, y, banded=banded) for series in faint_first], box)]
 
 
