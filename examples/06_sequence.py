@@ -6,7 +6,7 @@ from torchpfc import NMFRNN
 from torchpfc.interpret import transition_graph
 from torchpfc.nn import SliceBySlice
 
-notes = "CDECCDECEFGEFG"  # what follows a C, D or E depends on more than the last note
+notes = "CDECCDECEFGEFG"  # what follows a C, an E or a G depends on more than the last note
 names = sorted(set(notes))
 tune = torch.tensor([names.index(note) for note in notes + notes[0]])  # ends where it began: it goes round
 

@@ -223,7 +223,7 @@ def _draw_curves(
         lines = []
         for entry in entries:
             sample = entry.line.samples.get(preset) if preset else entry.line.deciding
-            if sample is None or not sample.has(curve):
+            if sample is None:
                 continue
             for name in filter(None, (curve, companion)):
                 places = gather(_points(sample, name, over))
@@ -293,7 +293,7 @@ BANDS = "in a band from the lowest to the highest, unless there are many lines"
 
 SETTLED = f"the mean over the runs that were still training, {BANDS}"
 
-ONE_PRESET = "Of a row with runs under two presets, the one that decides is drawn."
+ONE_PRESET = "Unless presets have panels of their own, the one that decides for a row is drawn."
 
 NUMBERS = Kind(
     "numbers",
