@@ -1,8 +1,6 @@
-from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
-import torch
 
 # Fabric is a package of its own, or a part of the larger one.
 if not (find_spec("lightning_fabric") or find_spec("lightning")) or not find_spec("safetensors"):
@@ -16,11 +14,3 @@ def made_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in ("image_training", "images", "phases", "closed_form", "unlearning", "unlearning_replay"):
         monkeypatch.setattr(f"torchpfc.experiments.{module}.load_images", made_images)
-
-
-@pytest.fixture(autouse=True)
-def same_matmul_precision() -> Iterator[None]:
-    """A run chooses the precision of products for the whole process."""
-    before = torch.get_float32_matmul_precision()
-    yield
-    torch.set_float32_matmul_precision(before)

@@ -1,0 +1,65 @@
+"""What version 0.1.0 saved, in `tests/fixtures`, is read as it was written."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("sklearn")
+pytest.importorskip("safetensors")
+pytest.importorskip("lightning_fabric")
+
+from torchpfc import sklearn as estimators
+from torchpfc.experiments.devices import open_fabric
+from torchpfc.experiments.registry import Job, experiments
+from torchpfc.experiments.runner import Context
+from torchpfc.unlearning import load_model
+
+SAVED = Path(__file__).parent / "fixtures" / "0.1.0"
+ANSWERS: dict[str, Any] = json.loads((SAVED / "answers.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "ask"),
+    [
+        ("PFCClassifier", "PFCClassifier", "predict_proba"),
+        ("PFCRegressor", "PFCRegressor", "predict"),
+        ("PFCTransformer", "PFCTransformer", "transform"),
+        ("partial_fit", "PFCClassifier", "predict_proba"),
+    ],
+)
+def test_estimators_answer_as_they_did(folder: str, name: str, ask: str) -> None:
+    model = getattr(estimators, name).from_pretrained(SAVED / "estimators" / folder)
+    found = getattr(model, ask)(np.array(ANSWERS["x"]))
+    np.testing.assert_allclose(found, ANSWERS[folder], rtol=1e-4, atol=1e-5)
+
+
+def test_a_block_answers_as_it_did_and_its_ledger_knows_the_same_columns() -> None:
+    saved = load_model(SAVED / "models" / "unlearning-0")
+    x = torch.rand(3, saved.block.in_features, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(saved.block.eval()(x), torch.tensor(ANSWERS["block"]))
+    reached = [[[r.start, r.stop] for r in saved.ledger.columns_of([id])] for id in saved.ledger.batches]
+    assert reached == ANSWERS["ledger_batches"]
+
+
+@pytest.mark.parametrize("name", ["pfc-image", "split-mnist", "copy-task"])
+def test_a_run_that_was_stopped_goes_on_to_the_numbers_of_one_that_was_not(name: str, tmp_path: Path) -> None:
+    shutil.copytree(SAVED / "checkpoints" / name, tmp_path / "begun")
+    experiment = experiments()[name]
+    config = experiment.config(**json.loads((tmp_path / "begun" / "config.json").read_text()))
+    fabric, jobs = open_fabric("cpu", "32"), (Job(config, 0), Job(config, 1))
+    shares: dict[str, list[float]] = {"begun": [], "whole": []}
+    begun, whole = (
+        list(experiment.run(jobs, Context(fabric, tmp_path / folder, precision="32", tick=told.append)))
+        for folder, told in shares.items()
+    )
+    assert len(shares["begun"]) < len(shares["whole"]) and shares["begun"][0] > shares["whole"][0]  # it did go on
+    for one, other in zip(begun, whole, strict=True):
+        assert one.metrics.keys() == other.metrics.keys()
+        for curve, values in other.curves.items():
+            np.testing.assert_allclose(one.curves[curve], values, rtol=1e-3, atol=1e-4, err_msg=curve)
