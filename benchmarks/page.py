@@ -20,9 +20,9 @@ from _page_training import tell_gpu, tell_gradients, tell_rnn, tell_train_step
 from _page_words import Data, Gain, Told, grid, name, paragraphs, span
 
 from torchpfc.checkpoint import CorruptFileError, read_json
-from torchpfc.report.build import settle
-from torchpfc.report.charts import Axes, Panel, Series, line_chart, standalone
-from torchpfc.report.words import plural
+from torchpfc.paper.report.build import settle
+from torchpfc.paper.report.charts import Axes, Panel, Series, line_chart, standalone
+from torchpfc.paper.report.words import plural
 
 HERE = Path(__file__).resolve().parent
 PAGE, FIGURES = "speed.md", "figures/speed"

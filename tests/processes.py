@@ -14,7 +14,7 @@ from typing import Any
 # the threads that make forking this process a gamble.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["torchpfc.cli", "torchpfc.experiments.images", "lightning_fabric", "safetensors.torch", "sklearn.model_selection"]
+    ["torchpfc.cli", "torchpfc.paper.images", "lightning_fabric", "safetensors.torch", "sklearn.model_selection"]
 )
 
 

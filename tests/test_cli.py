@@ -15,7 +15,7 @@ import torchpfc
 from torchpfc._version import __version__
 from torchpfc.cli import MAX_SEED, main
 from torchpfc.data.images import REMARKS
-from torchpfc.experiments import experiments
+from torchpfc.paper import experiments
 
 SOURCE = Path(torchpfc.__file__).parent.parent
 
@@ -224,7 +224,7 @@ def ask_only(monkeypatch):
         asked.extend(groups)
         return 0
 
-    monkeypatch.setattr("torchpfc.experiments.run_groups", run_groups)
+    monkeypatch.setattr("torchpfc.paper.run_groups", run_groups)
     return asked
 
 
@@ -260,7 +260,7 @@ def test_options_reach_the_runner(lab, monkeypatch):
         seen.update(options, results=results)
         return 0
 
-    monkeypatch.setattr("torchpfc.experiments.run_groups", run_groups)
+    monkeypatch.setattr("torchpfc.paper.run_groups", run_groups)
     assert (
         run("--no-test", "--precision", "64", "--data-dir", "d", "--results", "r", "--checkpoint-seconds", "2.5") == 0
     )
@@ -287,7 +287,7 @@ def test_what_was_run_without_test_data_is_kept_apart(lab, capsys):
 
 def test_a_result_of_a_row_is_called_by_it(lab):
     from torchpfc.cli import _describe
-    from torchpfc.experiments import Result
+    from torchpfc.paper import Result
 
     metrics = {"test_accuracy": 96.9, "valid_accuracy": 97.1, "epochs": 30, "milliseconds_per_step": 0.612}
     rows = {row.id: row for table in experiments()["pfc-image"].tables for row in table.rows}
@@ -401,7 +401,7 @@ def test_a_checkpoint_that_cannot_be_read_is_one_line(lab, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("torchpfc.experiments.image_training.unstack_models", stop)
+        patch.setattr("torchpfc.paper.image_training.unstack_models", stop)
         assert run(**TINY) == 130
     (state,) = (lab / "results").glob("unfinished/*/state.json")
     state.write_text(state.read_text()[:100])
@@ -418,8 +418,8 @@ def test_only_the_first_of_several_processes_complains(lab, capsys, monkeypatch)
 
 
 def test_only_the_first_of_several_processes_reports(lab, capsys, monkeypatch):
-    monkeypatch.setattr("torchpfc.experiments.devices.open_fabric", lambda *_: SimpleNamespace(is_global_zero=False))
-    monkeypatch.setattr("torchpfc.experiments.run_groups", lambda *_, **__: 1)
+    monkeypatch.setattr("torchpfc.paper.devices.open_fabric", lambda *_: SimpleNamespace(is_global_zero=False))
+    monkeypatch.setattr("torchpfc.paper.run_groups", lambda *_, **__: 1)
     assert run() == 0
     assert capsys.readouterr() == ("", "")
 
@@ -432,8 +432,8 @@ def test_a_run_that_fails_ends_the_processes_it_started(lab, monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("torchpfc.experiments.devices.open_fabric", lambda *_: fabric)
-    monkeypatch.setattr("torchpfc.experiments.run_groups", fail)
+    monkeypatch.setattr("torchpfc.paper.devices.open_fabric", lambda *_: fabric)
+    monkeypatch.setattr("torchpfc.paper.run_groups", fail)
     with pytest.raises(ZeroDivisionError):
         run()
     assert killed == [1, 1]
@@ -465,9 +465,9 @@ def test_report_says_which_files_it_wrote(check, changed, status, monkeypatch, c
         calls.append((results, out, check))
         return [out / "tables.md"] if changed else []
 
-    module = ModuleType("torchpfc.report")
+    module = ModuleType("torchpfc.paper.report")
     module.make_report = make_report
-    monkeypatch.setitem(sys.modules, "torchpfc.report", module)
+    monkeypatch.setitem(sys.modules, "torchpfc.paper.report", module)
     assert main(["report", "--results", "r", "--out", "o", *(["--check"] if check else [])]) == status
     assert calls == [(Path("r"), Path("o"), check)]
     expected = f"{'would change' if check else 'wrote'} {Path('o/tables.md')}\n" if changed else ""

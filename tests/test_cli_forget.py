@@ -88,8 +88,8 @@ def test_a_kept_model_forgets_exactly(tmp_path: Path, capsys: pytest.CaptureFixt
     """The model that `run` keeps, against one that was kept after it had never seen the batches."""
     pytest.importorskip("lightning_fabric")
     from torchpfc.data.images import load_images
-    from torchpfc.experiments.unlearning_replay import start_training
-    from torchpfc.experiments.unlearning_settings import Unlearning
+    from torchpfc.paper.unlearning_replay import start_training
+    from torchpfc.paper.unlearning_settings import Unlearning
 
     settings = {"dataset": "digits", "num_basis": 12, "iterations": 4, "eval_iterations": 5, "batch_size": 100}
     settings |= {"epochs": 2, "width": 4, "sweep_speed": 0.25, "start": 2, "stop": 5, "snapshot_every": 4}

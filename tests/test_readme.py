@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from torchpfc.experiments import experiments
-from torchpfc.experiments.results import load_results
-from torchpfc.report.compare import fill
+from torchpfc.paper import experiments
+from torchpfc.paper.report.compare import fill
+from torchpfc.paper.results import load_results
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")

@@ -14,9 +14,9 @@ pytest.importorskip("safetensors")
 pytest.importorskip("lightning_fabric")
 
 from torchpfc import sklearn as estimators
-from torchpfc.experiments.devices import open_fabric
-from torchpfc.experiments.registry import Job, experiments
-from torchpfc.experiments.runner import Context
+from torchpfc.paper.devices import open_fabric
+from torchpfc.paper.registry import Job, experiments
+from torchpfc.paper.runner import Context
 from torchpfc.unlearning import load_model
 
 SAVED = Path(__file__).parent / "fixtures" / "0.1.0"

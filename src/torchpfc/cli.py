@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from torchpfc._version import __version__
 
 if TYPE_CHECKING:
-    from torchpfc.experiments import Experiment, Job, Result
+    from torchpfc.paper import Experiment, Job, Result
     from torchpfc.unlearning import ForgetReport, ReplayReport, SavedModel
 
 # What a subcommand may fail to import, and the extra that brings it.
@@ -205,7 +205,7 @@ def _demo(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from torchpfc.experiments import experiments
+    from torchpfc.paper import experiments
 
     if args.name is None:
         for experiment in experiments().values():
@@ -227,8 +227,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from torchpfc.experiments import make_groups, run_groups
-    from torchpfc.experiments.devices import open_fabric, stop_processes
+    from torchpfc.paper import make_groups, run_groups
+    from torchpfc.paper.devices import open_fabric, stop_processes
 
     try:
         requests = [(experiment, _jobs(experiment, args)) for experiment in _chosen(args)]
@@ -263,7 +263,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _chosen(args: argparse.Namespace) -> list[Experiment]:
-    from torchpfc.experiments import experiments
+    from torchpfc.paper import experiments
 
     if args.name != "all":
         return [_find(args.name)]
@@ -288,7 +288,7 @@ def _possible(
 
 
 def _find(name: str) -> Experiment:
-    from torchpfc.experiments import experiments
+    from torchpfc.paper import experiments
 
     known = experiments()
     if name not in known:
@@ -297,7 +297,7 @@ def _find(name: str) -> Experiment:
 
 
 def _jobs(experiment: Experiment, args: argparse.Namespace) -> list[Job]:
-    from torchpfc.experiments import Job, change_settings
+    from torchpfc.paper import Job, change_settings
 
     preset = experiment.presets[args.preset]
     patterns = args.rows or (["*"] if args.name == "all" else [])
@@ -314,9 +314,9 @@ def _jobs(experiment: Experiment, args: argparse.Namespace) -> list[Job]:
 
 
 def _describe(result: Result) -> str:
-    from torchpfc.experiments import experiments
-    from torchpfc.experiments.registry import rows_of
-    from torchpfc.report.words import name_metric, number
+    from torchpfc.paper import experiments
+    from torchpfc.paper.registry import rows_of
+    from torchpfc.paper.report.words import name_metric, number
 
     experiment = experiments()[result.experiment]
     name, paper = f"{result.experiment} {result.key}", ""
@@ -337,7 +337,7 @@ def _describe(result: Result) -> str:
 
 def _report(args: argparse.Namespace) -> int:
     from torchpfc.data.images import REMARKS
-    from torchpfc.report import make_report
+    from torchpfc.paper.report import make_report
 
     with _explained():
         changed = make_report(args.results, args.out, check=args.check, known_data=REMARKS)
@@ -381,8 +381,8 @@ def _forget(args: argparse.Namespace) -> int:
 
 
 def _replay(args: argparse.Namespace, saved: SavedModel) -> ReplayReport:
-    from torchpfc.experiments.devices import open_fabric
-    from torchpfc.experiments.unlearning_replay import forget_exactly
+    from torchpfc.paper.devices import open_fabric
+    from torchpfc.paper.unlearning_replay import forget_exactly
 
     if args.how != "zero":
         raise _Problem(f"--how must be left out with --exact, which leaves nothing to remove, got {args.how}")

@@ -21,7 +21,7 @@ from torchpfc.demo.results import (
     Reconstructions,
 )
 from torchpfc.demo.settings import TASKS
-from torchpfc.report.markup import element
+from torchpfc.paper.report.markup import element
 
 
 def draw_facts(facts: dict[str, Count]) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchpfc.demo.digits import SIDE
 from torchpfc.demo.png import data_uri
-from torchpfc.report.markup import element
+from torchpfc.paper.report.markup import element
 
 
 def picture(image: Tensor, alt: str) -> str:

@@ -12,7 +12,7 @@ from torchpfc.demo import figures
 from torchpfc.demo.markup import percent
 from torchpfc.demo.results import Count, Explanation, Findings, Forgetting, Lessons, Recognition
 from torchpfc.demo.settings import KNOWN_SHARE, MAX_TERMS, NUM_EXAMPLES, SCORE_SHARE
-from torchpfc.report.markup import read_style
+from torchpfc.paper.report.markup import read_style
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,206 @@
+"""Learners that take each example once and never look back: running sums, and parts of every class."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchpfc.data.images import ImageData
+from torchpfc.nn.continual import ContinualPFC
+from torchpfc.paper.column_pictures import IN_A_ROW, draw_images
+
+ROWS_AT_ONCE = 1000
+"""Examples that are looked at together."""
+
+
+class Learner(ABC):
+    """Something that learns from examples of some classes, and then from those of others."""
+
+    columns: float = 0.0
+    """Parts, or features, that it uses."""
+
+    @abstractmethod
+    def learn(self, x: Tensor, label: Tensor) -> None:
+        """Takes in examples."""
+
+    @abstractmethod
+    def scores(self, x: Tensor) -> Tensor:
+        """One number for each class; the largest is that of the answer."""
+
+    @abstractmethod
+    def bytes_kept(self) -> float:
+        """What it carries from task to task."""
+
+    def measures(self) -> dict[str, float]:
+        """What it uses, and carries from task to task."""
+        return {"columns_used": self.columns, "bytes_kept": self.bytes_kept()}
+
+    def pictures(self, data: ImageData) -> dict[str, str]:
+        """What there is to see, as PNG files in base64."""
+        return {}
+
+
+class _Sums(Learner):
+    """Counts and sums of each class, in double precision."""
+
+    def __init__(self, size: int, num_classes: int, device: torch.device) -> None:
+        self.sums = torch.zeros(num_classes, size, dtype=torch.float64, device=device)
+        self.counts = torch.zeros(num_classes, dtype=torch.float64, device=device)
+
+    def learn(self, x: Tensor, label: Tensor) -> None:
+        """Takes in examples."""
+        chosen = F.one_hot(label, len(self.counts)).double()
+        self.sums += chosen.T @ x.double()
+        self.counts += chosen.sum(0)
+
+    @property
+    def means(self) -> Tensor:
+        """Of each class; of one that was never seen, zero."""
+        return self.sums / self.counts.clamp(min=1).unsqueeze(1)
+
+    def of_seen(self, scores: Tensor) -> Tensor:
+        """Scores that leave out classes which were never seen."""
+        return scores.where(self.counts > 0, -math.inf)
+
+
+class NearestMean(_Sums):
+    """The class whose mean is closest."""
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Minus the squared distance, less what is the same for all classes."""
+        means = self.means
+        return self.of_seen(2 * x.double() @ means.T - means.square().sum(1))
+
+    def bytes_kept(self) -> float:
+        """The means, and how many examples they are of."""
+        return 4.0 * (self.sums.numel() + self.counts.numel())
+
+
+class StreamingLDA(_Sums):
+    """Normal distributions with one covariance for all classes, from running sums."""
+
+    def __init__(self, size: int, num_classes: int, device: torch.device, *, shrinkage: float) -> None:
+        super().__init__(size, num_classes, device)
+        self.products = torch.zeros(size, size, dtype=torch.float64, device=device)
+        self.shrinkage = shrinkage
+
+    def learn(self, x: Tensor, label: Tensor) -> None:
+        """Takes in examples."""
+        super().learn(x, label)
+        self.products += x.double().T @ x.double()
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The logarithm of the density, less what is the same for all classes."""
+        means, total = self.means, self.counts.sum().clamp(min=1)
+        within = (self.products - (means * self.counts.unsqueeze(1)).T @ means) / total
+        identity = torch.eye(len(within), dtype=within.dtype, device=within.device)
+        within = (1 - self.shrinkage) * within + self.shrinkage * identity
+        weight = torch.linalg.solve(within, means.T)  # (size, classes)
+        return self.of_seen(x.double() @ weight - 0.5 * (means.T * weight).sum(0))
+
+    def bytes_kept(self) -> float:
+        """The means and the covariance."""
+        return 4.0 * (self.sums.numel() + self.counts.numel() + self.products.numel())
+
+
+class FourierRidge(Learner):
+    """Ridge regression to one-hot targets on random Fourier features, from running sums."""
+
+    def __init__(
+        self,
+        size: int,
+        num_classes: int,
+        device: torch.device,
+        generator: torch.Generator,
+        *,
+        features: int,
+        bandwidth: float,
+        ridge: float,
+    ) -> None:
+        self.generator, self.columns = generator, float(features)
+        self.bandwidth, self.ridge = bandwidth, ridge
+        self.directions = torch.randn(size, features, generator=generator, dtype=torch.float64).to(device)
+        self.offsets = (2 * math.pi * torch.rand(features, generator=generator, dtype=torch.float64)).to(device)
+        self.scale: float | None = None
+        self.products = torch.zeros(features, features, dtype=torch.float64, device=device)
+        self.sums = torch.zeros(features, num_classes, dtype=torch.float64, device=device)
+        self.weight: Tensor | None = None
+
+    def learn(self, x: Tensor, label: Tensor) -> None:
+        """Takes in examples; the first ones decide the width of the kernel."""
+        if self.scale is None:
+            some = x[torch.randperm(len(x), generator=self.generator)[:ROWS_AT_ONCE].to(x.device)].double()
+            self.scale = float(torch.pdist(some).median()) * self.bandwidth
+        target = F.one_hot(label, self.sums.shape[1]).double()
+        for some, wanted in zip(torch.split(x, ROWS_AT_ONCE), torch.split(target, ROWS_AT_ONCE), strict=True):
+            features = self._features(some)
+            self.products += features.T @ features
+            self.sums += features.T @ wanted
+        self.weight = None
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The predictions of the regression."""
+        if self.scale is None:
+            return torch.zeros(len(x), self.sums.shape[1], device=x.device)
+        if self.weight is None:
+            identity = torch.eye(len(self.products), dtype=torch.float64, device=x.device)
+            self.weight = torch.linalg.solve(self.products + self.ridge * identity, self.sums)
+        return self._features(x) @ self.weight
+
+    def bytes_kept(self) -> float:
+        """The running sums, and the random directions."""
+        kept = (self.products, self.sums, self.directions, self.offsets)
+        return 4.0 * sum(tensor.numel() for tensor in kept)
+
+    def _features(self, x: Tensor) -> Tensor:
+        assert self.scale is not None
+        return math.sqrt(2 / len(self.offsets)) * torch.cos(x.double() @ self.directions / self.scale + self.offsets)
+
+
+class PartsLearner(Learner):
+    """`ContinualPFC`, with its own read-out or that of a block."""
+
+    def __init__(self, model: ContinualPFC, generator: torch.Generator, *, joint: bool = False) -> None:
+        self.model, self.generator, self.joint = model, generator, joint
+        self.likeness = 0.0
+
+    def learn(self, x: Tensor, label: Tensor) -> None:
+        """Takes in examples."""
+        gained = self.model.learn(x, label, generator=self.generator)
+        self.columns = float(self.model.num_basis)
+        assert self.model.block is not None
+        for c, columns in gained.items():
+            likeness = self.model.prepare(x[label == c]) @ self.model.block.weight_x[:, columns.start : columns.stop]
+            self.likeness = max(self.likeness, likeness.max().item())
+
+    def measures(self) -> dict[str, float]:
+        """Also the largest cosine of the angle between a part and an example of its class, as the parts see it."""
+        return {**super().measures(), "likeness_to_an_example": self.likeness}
+
+    def scores(self, x: Tensor) -> Tensor:
+        """What each class explains, or what the block predicts."""
+        y: Tensor
+        if not self.joint:
+            y = self.model(x)
+            return y
+        if self.model.block is None:
+            return x.new_zeros(len(x), self.model.num_classes)
+        y = self.model.block.eval()(self.model.prepare(x))
+        return y
+
+    def bytes_kept(self) -> float:
+        """The parts, and the class of each."""
+        return 4.0 * self.model.num_basis * self.model.in_features + self.model.num_basis
+
+    def pictures(self, data: ImageData) -> dict[str, str]:
+        """The first parts of every class, a line each."""
+        lines = [self.model.parts_of(c)[:, :IN_A_ROW].T for c in range(data.num_classes)]
+        fewest = min(len(line) for line in lines)
+        if fewest < 1:
+            return {}
+        parts = torch.cat([line[:fewest] for line in lines])
+        return {"parts_by_class": draw_images(parts / parts.amax(1, keepdim=True), data.train.shape, columns=fewest)}

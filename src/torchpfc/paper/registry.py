@@ -1,0 +1,169 @@
+"""What can be run, under which name, and what the paper got."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from torchpfc.paper.results import Result
+    from torchpfc.paper.runner import Context
+
+
+class Config(Protocol):
+    """The settings of an experiment: a frozen dataclass whose defaults are the paper's values."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def smoke(self) -> Config:
+        """The same on tiny data for a moment: everything runs, nothing is learned."""
+        ...
+
+    def stack_key(self) -> object:
+        """Equal for configs whose models can be trained at once, as one stack."""
+        ...
+
+    def stack_size(self) -> int:
+        """How many models to train at once, at most."""
+        ...
+
+    def cost(self) -> float:
+        """About how long a run may take, in no particular unit."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model to train: a config and a seed."""
+
+    config: Any
+    """A `Config`, with settings that the experiment alone knows."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: what to run, and what the paper got."""
+
+    id: str
+    """Such as T2.M.300.N.r."""
+    config: Config
+    """With the paper's settings; presets change them."""
+    paper: float | None = None
+    """The paper's number; None where it has none."""
+    slack: float = 0.0
+    """How far from the paper's number, on the worse side, still counts as met."""
+    seeds: int = 1
+    """How many runs the table asks for."""
+    metric: str = ""
+    """Which metric the row compares, if not that of its table."""
+    what: str = ""
+    """The row in words, where its settings alone would say too much or too little."""
+    under: str = ""
+    """What a row in words shares with others, which stand together with it."""
+    lower_is_better: bool = False
+    """As for errors."""
+
+
+@dataclass(frozen=True)
+class Cited:
+    """A line of a table that is not run: a number that the paper cites from other work."""
+
+    id: str
+    what: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times the number of one row that of another is, in the paper."""
+
+    row: str
+    other: str
+    paper: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that belong together."""
+
+    id: str
+    """What the ids of its rows begin with, up to a point."""
+    title: str
+    rows: tuple[Row, ...]
+    metric: str = "test_accuracy"
+    """Which of the metrics of a result the table compares."""
+    note: str = ""
+    over: str = ""
+    """A setting over which a figure shows the metric; none where it is empty."""
+    cited: tuple[Cited, ...] = ()
+    """Numbers from other work, to stand below the rows."""
+    ratios: tuple[Ratio, ...] = ()
+    """What is said below the rows of two of them."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Something that can be run under a name."""
+
+    name: str
+    summary: str
+    config: type
+    run: Callable[[Sequence[Job], Context], Iterator[Result]]
+    """Trains all jobs, which share one stack key, at once."""
+    presets: Mapping[str, Callable[[Any], Any]]
+    """Changes of a config, by name; "paper" leaves it alone."""
+    tables: tuple[Table, ...] = field(default=())
+    package: str = ""
+    """What it needs beside what all experiments need."""
+
+
+_REGISTRY: dict[str, Experiment] = {}
+
+
+def as_published(config: Any) -> Any:
+    """The preset that leaves settings as they are."""
+    return config
+
+
+def register(experiment: Experiment) -> Experiment:
+    """Adds an experiment to those that can be run."""
+    if experiment.name in _REGISTRY:
+        raise ValueError(f"name must be new, got {experiment.name!r}, which is registered already")
+    _REGISTRY[experiment.name] = experiment
+    return experiment
+
+
+def experiments() -> Mapping[str, Experiment]:
+    """All experiments by name."""
+    import torchpfc.paper.continual_tables  # each module registers what it defines
+    import torchpfc.paper.copy_task
+    import torchpfc.paper.images
+    import torchpfc.paper.repeating_sequence
+    import torchpfc.paper.separation
+    import torchpfc.paper.sequential_mnist
+    import torchpfc.paper.unlearning  # noqa: F401
+
+    return _REGISTRY
+
+
+def settings(config: Any) -> dict[str, Any]:
+    """The settings of a config as they are written to a result."""
+    return asdict(config)
+
+
+def all_settings_but(config: Any, *names: str) -> object:
+    """A stack key: equal for configs of one class that differ in these settings alone."""
+    return (type(config), *(item for item in settings(config).items() if item[0] not in names))
+
+
+def rows_of(experiment: Experiment, result: Result) -> list[tuple[Row, str]]:
+    """The rows that a result belongs to, each with the preset that made it so."""
+    return [
+        (row, name)
+        for table in experiment.tables
+        for row in table.rows
+        for name, preset in experiment.presets.items()
+        if result.experiment == experiment.name and result.config == settings(preset(row.config))
+    ]

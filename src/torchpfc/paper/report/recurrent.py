@@ -1,0 +1,176 @@
+"""Figures of recurrent networks: metrics over a setting, machines, and pictures of factorizations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from torchpfc.paper.report.charts import (
+    Arrow,
+    Axes,
+    Node,
+    Panel,
+    Picture,
+    Series,
+    graph_chart,
+    line_chart,
+    picture_chart,
+)
+from torchpfc.paper.report.compare import Sheet, in_percent
+from torchpfc.paper.report.words import describe, flatten, name_metric, name_preset, on_axis, varying
+from torchpfc.paper.results import Result
+
+MOST_PICTURES = 3
+"""How many pictures of one kind a figure has."""
+
+LARGE = 50
+"""Parts that a failed run should have at least to be shown: with fewer there may be too few for the sequence."""
+
+SETTINGS = {"num_basis": "parts", "pause": "slices of pause", "lr": "learning rate"}
+"""What a setting is."""
+
+
+def draw_over(sheet: Sheet, title: str) -> str | None:
+    """The metric of a table over one of its settings: means, and the range where the metric is an accuracy."""
+    over, metric = sheet.table.over, sheet.table.metric
+    if not over:
+        return None
+    flat = [flatten(line.settings) for line in sheet.lines]
+    names = [name for name in varying(flat) if name != over]
+    scale, axis = on_axis(metric)
+    found: dict[str, dict[float, list[float]]] = {}
+    for settings, line in zip(flat, sheet.lines, strict=True):
+        for preset in sheet.presets:
+            sample = line.deciding if preset in line.same else line.samples.get(preset)
+            if sample is None:
+                continue
+            words = [line.row.what or describe(settings, names), name_preset(preset) if len(sheet.presets) > 1 else ""]
+            label = ", ".join(filter(None, words)) or name_metric(metric)
+            values = [scale * value for value in sample.values]
+            found.setdefault(label, {}).setdefault(float(settings[over]), []).extend(values)
+    lines = [
+        _series(label, values, style, banded=in_percent(metric))
+        for style, (label, values) in enumerate(found.items())
+        if len(values) > 1
+    ]
+    if not lines:
+        return None
+    axes = Axes(x=SETTINGS.get(over, over), y=axis, log_x=True, at_points=True)
+    return line_chart([[Panel("", lines)]], axes, title=title)
+
+
+def _series(label: str, at: dict[float, list[float]], style: int, *, banded: bool) -> Series:
+    places = sorted(at)
+    means = [sum(at[x]) / len(at[x]) for x in places]
+    low, high = ([edge(at[x]) for x in places] if banded else means for edge in (min, max))
+    return Series(label, places, means, low, high, style=style)
+
+
+def draw_machine(sheet: Sheet, title: str) -> str | None:
+    """The machine in the weights of a run; of one that succeeded where there is one."""
+    runs = [run for run in _successes_first(sheet) if run.curves.get("machine_reads")]
+    if not runs:
+        return None
+    curves = runs[0].curves
+    reads, predicts = (list(map(int, curves[f"machine_{name}"])) for name in ("reads", "predicts"))
+    nodes = [
+        Node(str(symbol), symbol, f"reads {symbol}, predicts {ahead}")
+        for symbol, ahead in zip(reads, predicts, strict=True)
+    ]
+    largest = max(curves["machine_weights"], default=1.0)
+    ends = zip(*(curves[f"machine_{name}"] for name in ("sources", "targets", "weights")), strict=True)
+    arrows = [Arrow(int(source), int(target), weight / largest) for source, target, weight in ends]
+    styles = {f"reads {symbol}": symbol for symbol in sorted(set(reads))}
+    return graph_chart(nodes, arrows, styles, title=title)
+
+
+def draw_pictures(sheet: Sheet, title: str, *, name: str, count: int = 1) -> str | None:
+    """Pictures of runs, each from another row; those that succeeded come first."""
+    runs = [run for run in _successes_first(sheet) if name in run.images]
+    first: dict[object, Result] = {}
+    for run in runs:
+        first.setdefault(run.config.get("num_basis"), run)
+    return _draw([(run, name) for run in list(first.values())[:count]], title)
+
+
+def draw_failed(sheet: Sheet, title: str) -> str | None:
+    """Weights and sequences of a run that failed."""
+    runs = _successes_first(sheet)
+    failed = [run for run in runs if not run.metrics.get("success", 1.0) and "stacked_weights" in run.images]
+    large = [run for run in failed if run.config.get("num_basis", 0) >= LARGE] or failed
+    if not large:
+        return None
+    run = min(large, key=lambda run: (run.config.get("num_basis", 0), run.seed))
+    return _draw([(run, "stacked_weights"), (run, "sequences")], title)
+
+
+def _draw(shown: Iterable[tuple[Result, str]], title: str) -> str | None:
+    made = [Picture(_label(run), run.images[name]) for run, name in shown]
+    return picture_chart(made, title=title) if made else None
+
+
+def _label(run: Result) -> str:
+    metrics = run.metrics
+    words = [describe(run.config, ["num_basis"]), f"seed {run.seed}"]
+    if "mse" in metrics:
+        words.append(f"MSE {metrics['mse']:.1e}")
+    return ", ".join(words)
+
+
+def _successes_first(sheet: Sheet) -> list[Result]:
+    """The runs of a table that goes over sizes, by size and seed, those that succeeded before the others."""
+    results = sheet.results if sheet.table.over else []
+    return sorted(results, key=lambda run: (-run.metrics.get("success", 0.0), run.config.get("num_basis", 0), run.seed))
+
+
+Draw = Callable[[Sheet, str], str | None]
+
+OVER: tuple[str, str, str, Draw] = (
+    "over",
+    "as a setting changes",
+    "Means over the runs, and for accuracies from the lowest to the highest.",
+    draw_over,
+)
+"""Name, title, caption, and how it is drawn."""
+
+RECURRENT: tuple[tuple[str, str, str, Draw], ...] = (
+    (
+        "machine",
+        "the machine in the weights",
+        "The states of a trained network and the transitions between them, read from its weights alone. Each state has "
+        "the number of the symbol that leads to it; darker arrows have larger weights.",
+        draw_machine,
+    ),
+    (
+        "stacked-weights",
+        "weights as one matrix",
+        "The weights as one matrix: from above, what each column predicts, the state before it, and the symbol that it "
+        "reads. Columns in use come first, in the order of the machine.",
+        partial(draw_pictures, name="stacked_weights", count=MOST_PICTURES),
+    ),
+    (
+        "factorization-before",
+        "the factorization before generation",
+        "V, W and H before anything is generated. From above, V has outputs, last states and inputs: a seed alone.",
+        partial(draw_pictures, name="factorization_before"),
+    ),
+    (
+        "factorization-after",
+        "the factorization after generation",
+        "The same V, W and H after the network has gone on with the seed: predictions have become inputs.",
+        partial(draw_pictures, name="factorization_after"),
+    ),
+    (
+        "sequences",
+        "training, seed and generated sequence",
+        "From above: the sequence that was learned, the seed, and what the network makes of it. A column is a slice.",
+        partial(draw_pictures, name="sequences"),
+    ),
+    (
+        "failed",
+        "a run that failed",
+        "Weights and sequences of a run that failed, drawn as those above.",
+        draw_failed,
+    ),
+)
+"""The same of figures for tables that go over sizes."""

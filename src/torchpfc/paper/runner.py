@@ -1,0 +1,193 @@
+"""Runs experiments: groups what can be trained at once, skips what is done, goes on where a run was stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchpfc.checkpoint import STATE_FILE, CorruptFileError, load_checkpoint, read_json, write_atomically
+from torchpfc.paper.progress import Progress
+from torchpfc.paper.registry import Experiment, Job, settings
+from torchpfc.paper.results import Result, describe_hardware, describe_versions, job_key, result_path
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+UNFINISHED = "unfinished"
+"""Folder, beside the results, of what is needed to go on with runs that were stopped."""
+
+_JOBS_FILE = "jobs.json"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a run needs to know beside its jobs."""
+
+    fabric: Fabric
+    folder: Path
+    """For checkpoints of these jobs."""
+    data_dir: Path | None = None
+    test: bool = True
+    """Whether to measure on test data; settings are chosen without."""
+    precision: str = "tf32"
+    checkpoint_seconds: float = 60.0
+    """Time between two checkpoints, or a little more; 0 makes one after each epoch."""
+    models: Path | None = None
+    """Where to keep trained models, for experiments that can; None keeps none."""
+    tick: Callable[[float], None] = field(default=lambda share: None)
+    """Told the share that is done."""
+
+    def provenance(self, stack: int = 1) -> dict[str, Any]:
+        """Versions and hardware, as a `Result` has them.
+
+        Args:
+            stack: How many models were trained at once.
+        """
+        how = {"precision": self.precision, "processes": self.fabric.world_size, "stack": stack}
+        return {"versions": describe_versions(), "hardware": describe_hardware(self.fabric.device) | how}
+
+    def resume(self, restore: Callable[[dict[str, Any]], None]) -> bool:
+        """Goes on from the checkpoint, if there is one; returns whether there was.
+
+        Args:
+            restore: Takes over what was saved.
+        """
+        state = load_checkpoint(self.folder)
+        if state is None:
+            return False
+        try:
+            restore(state)
+        except (KeyError, RuntimeError, TypeError) as error:
+            reason, _, _ = str(error).partition("\n")
+            remedy = f"delete the folder {self.folder} to start from the beginning"
+            raise CorruptFileError(
+                f"{self.folder} must hold a checkpoint of these models ({reason}); {remedy}"
+            ) from None
+        return True
+
+
+@dataclass(frozen=True)
+class Group:
+    """Jobs that are trained at once."""
+
+    experiment: Experiment
+    jobs: tuple[Job, ...]
+
+    @property
+    def key(self) -> str:
+        """The same for the same jobs."""
+        keys = [self._key(job) for job in self.jobs]
+        return hashlib.sha256("".join(keys).encode()).hexdigest()[:16]
+
+    @property
+    def work(self) -> float:
+        """How long it may take, in no particular unit."""
+        return sum(float(job.config.cost()) for job in self.jobs)
+
+    def to_run(self, results: Path, folder: Path) -> tuple[Job, ...]:
+        """The jobs without a result, or all that were begun together, if that was stopped; none if all have results."""
+        name = self.experiment.name
+        pending = [job for job in self.jobs if not result_path(results, name, settings(job.config), job.seed).exists()]
+        if not pending:
+            return ()
+        begun = folder / _JOBS_FILE
+        if not begun.exists():
+            write_atomically(begun, json.dumps({"jobs": [self._key(job) for job in pending]}) + "\n")
+        keys = read_json(begun).get("jobs", ())
+        return tuple(job for job in self.jobs if self._key(job) in keys)
+
+    def _key(self, job: Job) -> str:
+        return job_key(self.experiment.name, settings(job.config), job.seed)
+
+
+def make_groups(requests: Iterable[tuple[Experiment, Sequence[Job]]], *, processes: int = 1) -> list[Group]:
+    """Puts together what can be trained at once; the cheapest groups come first.
+
+    Args:
+        requests: Experiments, each with what to run of it; what is asked for twice is run once.
+        processes: Number of processes that are to share each batch.
+    """
+    groups: list[Group] = []
+    for experiment, jobs in requests:
+        stacks: dict[object, list[Job]] = {}
+        for job in dict.fromkeys(jobs):
+            if (size := getattr(job.config, "batch_size", 0)) % processes:
+                raise ValueError(f"batch_size must be a multiple of the {processes} processes, got {size}")
+            stacks.setdefault(job.config.stack_key(), []).append(job)
+        for stack in stacks.values():
+            size = stack[0].config.stack_size()
+            groups += [Group(experiment, tuple(stack[k : k + size])) for k in range(0, len(stack), size)]
+    return sorted(groups, key=lambda group: group.work)
+
+
+def run_groups(
+    groups: Sequence[Group],
+    fabric: Fabric,
+    results: Path,
+    *,
+    data_dir: Path | None = None,
+    test: bool = True,
+    precision: str = "tf32",
+    checkpoint_seconds: float = 60.0,
+    models: Path | None = None,
+    describe: Callable[[Result], str] = lambda result: result.key,
+) -> int:
+    """Runs all that has no result yet, and writes one file for each job.
+
+    A group that was stopped goes on with the jobs that it had begun with, from its last checkpoint, so that all of them
+    end as if it had never stopped. Its results are written when all its jobs have ended.
+
+    Args:
+        groups: What to run.
+        fabric: Devices and processes.
+        results: Folder of the results.
+        data_dir: Folder of the data sets.
+        test: Whether to measure on test data.
+        precision: For the record.
+        checkpoint_seconds: Time between two checkpoints.
+        models: Where to keep trained models, for experiments that can.
+        describe: What to print of a result.
+
+    Returns:
+        How many jobs were run; the others had results already.
+    """
+    count, done = 0, 0.0
+    with Progress(sum(group.work for group in groups), quiet=not fabric.is_global_zero) as progress:
+        for number, group in enumerate(groups, start=1):
+            folder = results / UNFINISHED / group.key
+            # One process decides: another might look when this one has gone on.
+            jobs = fabric.broadcast(group.to_run(results, folder) if fabric.is_global_zero else ())
+            if jobs:
+                progress.describe(f"{group.experiment.name} ({number} of {len(groups)}, {len(jobs)} at once)")
+                part = progress.part(done, group.work)
+                context = Context(fabric, folder, data_dir, test, precision, checkpoint_seconds, models, part)
+                try:
+                    found = list(group.experiment.run(jobs, context))
+                except BaseException:
+                    if fabric.is_global_zero and not (folder / STATE_FILE).exists():
+                        _remove(folder)  # there is nothing to go on from
+                    raise
+                count += len(found)
+                if fabric.is_global_zero:
+                    for result in found:
+                        result.save(results)
+                        progress.note(describe(result))
+            if fabric.is_global_zero:
+                _remove(folder)
+            fabric.barrier()
+            done += group.work
+            progress.at(done)
+    return count
+
+
+def _remove(folder: Path) -> None:
+    """Removes the folder of a group, and the one around it if it was the last."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # not empty, or never made
+        folder.parent.rmdir()

@@ -1,0 +1,228 @@
+"""What separation is learned from and tried on: settings, songs, and clips of them as features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from torchpfc.audio import Clips, ClipSampler, Features, Track, find_musdb, find_tracks, fingerprint, generate_tracks
+from torchpfc.audio.stems import load_tracks
+from torchpfc.data.formats import DataError
+from torchpfc.data.images import data_folders
+from torchpfc.paper.recurrent_learners import Sequences
+from torchpfc.training import random_stream
+
+GENERATED = "generated"
+NETWORKS = ("factorized", "vanilla")
+MODELS = (*NETWORKS, "nmf", "mixture", "oracle")
+FEATURES = Features()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeparationConfig:
+    """How vocals are separated; the defaults are the published ones of the factorized network."""
+
+    model: str = "factorized"
+    """A network (factorized, vanilla), NMF frame by frame (nmf), and what to compare with: the mixture, the oracle."""
+    dataset: str = GENERATED
+    """Songs that are made up (generated), or the name of a data folder that has songs in `train` and `test`."""
+    num_basis: int = 1024
+    """Size of the state; for NMF, columns of vocals and of the rest together."""
+    iterations: int = 10
+    """Steps of the solver in each slice, for the factorized network."""
+    lr: float = 5e-4
+    weight_decay: float = 5e-5
+    batch_size: int = 100
+    clip_seconds: float = 5.0
+    gain_per_batch: bool = False
+    """Whether all clips of a batch share the gain of a stem, as in the published code, or each has its own."""
+    epochs: float = 300.0
+    """Length of all clips together, in lengths of the training songs."""
+    validate_every: int = 250
+    """Steps from one validation to the next."""
+    train_songs: int = 40
+    """How many to make up; folders have their own number."""
+    valid_songs: int = 8
+    test_songs: int = 10
+    song_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        if self.model not in MODELS:
+            raise ValueError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
+        for name in ("num_basis", "iterations", "batch_size", "validate_every", *_SONGS):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        for name in ("clip_seconds", "song_seconds", "epochs", "lr"):
+            if not 0 < (value := getattr(self, name)) < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {value}")
+        if self.model == "nmf" and self.num_basis < 2:
+            raise ValueError(f"num_basis must be at least 2 for nmf, got {self.num_basis}")
+
+    @property
+    def samples(self) -> int:
+        """Samples of a clip."""
+        return round(self.clip_seconds * FEATURES.rate)
+
+    def smoke(self) -> Self:
+        """A few steps with songs of a moment, made up whatever was asked for."""
+        return replace(
+            self,
+            dataset=GENERATED,
+            num_basis=6,
+            iterations=2,
+            batch_size=2,
+            clip_seconds=0.5,
+            epochs=1.0,
+            validate_every=2,
+            train_songs=2,
+            valid_songs=1,
+            test_songs=1,
+            song_seconds=2.0,
+        )
+
+    def stack_key(self) -> object:
+        """Itself: networks that differ in their seed alone learn side by side."""
+        return self
+
+    def stack_size(self) -> int:
+        """The seeds of a row at once."""
+        return 4
+
+    def cost(self) -> float:
+        """Arithmetic of a run, roughly, in the unit of the other experiments."""
+        if self.model not in NETWORKS:
+            return 1.0
+        slices = self.epochs * self.train_songs * self.song_seconds * FEATURES.rate / FEATURES.hop
+        per_slice = self.iterations if self.model == "factorized" else 1
+        return 1e-9 * slices * per_slice * self.num_basis * (self.num_basis + FEATURES.bins)
+
+
+_SONGS = ("train_songs", "valid_songs", "test_songs")
+
+
+@dataclass(frozen=True, eq=False)
+class Songs:
+    """The songs of a set. Test songs are made or read when they are asked for, one at a time."""
+
+    train: Sequence[Track]
+    valid: Sequence[Track]
+    test_files: Sequence[Path]
+    """None of them where the songs are made up."""
+    config: SeparationConfig
+
+    def test(self) -> Iterator[Track]:
+        """Each test song."""
+        if self.config.dataset == GENERATED:
+            yield from _make_songs("test", self.config.test_songs, self.config.song_seconds)
+        for path in self.test_files:
+            yield from load_tracks([path])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of what is learned from and what settings are chosen with."""
+        return fingerprint([*self.train, *self.valid])
+
+    @property
+    def steps(self) -> int:
+        """How many batches make up the epochs of the config."""
+        length = sum(len(track) for track in self.train)
+        return max(1, round(self.config.epochs * length / (self.config.batch_size * self.config.samples)))
+
+
+@lru_cache(maxsize=3)  # the next stack mostly learns from the same songs
+def _make_songs(split: str, count: int, seconds: float) -> list[Track]:
+    return generate_tracks(split, count, seconds)
+
+
+def load_songs(config: SeparationConfig, data_dir: Path | None = None) -> Songs:
+    """Makes up or reads songs.
+
+    A folder of songs has `train`, `test` and maybe `valid` in it. Without the last, the usual songs of MUSDB18 are
+    taken out of the training songs.
+
+    Args:
+        config: Names the set.
+        data_dir: Where data sets are; None looks where `load_images` does.
+
+    Raises:
+        DataError: Where the set is missing, or one of its parts.
+    """
+    if config.dataset == GENERATED:
+        train = _make_songs("train", config.train_songs, config.song_seconds)
+        return Songs(train, _make_songs("valid", config.valid_songs, config.song_seconds), [], config)
+    places = [folder / config.dataset for folder in data_folders(data_dir)]
+    root = next((place for place in places if place.is_dir()), None)
+    if root is None:
+        tried = ", ".join(map(str, places))
+        raise DataError(f"{config.dataset} must be in a data folder, got nothing at {tried}; put train and test there")
+    files = find_musdb(root)
+    held_out = find_tracks(root / "valid") if (root / "valid").is_dir() else files.valid
+    if not held_out:
+        raise DataError(f"{root} must have songs in valid, got no such folder")
+    # Songs for training stay in memory, all of them: in half precision, which is 66 dB below the signal.
+    train, valid = (
+        [track.to(dtype=torch.float16) for path in part for track in load_tracks([path])]
+        for part in (files.train, held_out)
+    )
+    return Songs(train, valid, files.test, config)
+
+
+class Heard(NamedTuple):
+    r"""Clips as features.
+
+    Shape:
+        - mixture, vocals: $(n, T, \text{bins})$
+    """
+
+    mixture: Tensor
+    vocals: Tensor
+
+
+def hear(clips: Clips) -> Heard:
+    """The features of clips."""
+    return Heard(*(FEATURES.of(FEATURES.analyze(part)) for part in clips))
+
+
+def all_clips(tracks: Sequence[Track], samples: int) -> Clips:
+    """Every song cut into clips, one after the other; what is left at an end is left out."""
+    cut = [
+        Clips(*(part[0].float().unfold(0, samples, samples) for part in (track.mixture, track.vocals)))
+        for track in tracks
+    ]
+    return Clips(*(torch.cat(parts) for parts in zip(*cut, strict=True)))
+
+
+@dataclass(eq=False)
+class ClipSource:
+    """Clips to learn from: those of a round depend on the seeds and its number alone."""
+
+    sampler: ClipSampler
+    seeds: Sequence[int]
+    batch_size: int
+    count: int
+    """Batches in a round."""
+    device: torch.device
+    dtype: torch.dtype
+    epoch: int = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the round."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Sequences]:
+        """The batches of the round."""
+        for k in range(self.count):
+            drawn = [
+                hear(self.sampler.draw(self.batch_size, random_stream(seed, "clips", self.epoch, k)))
+                for seed in self.seeds
+            ]
+            x, target = (torch.stack(part).to(self.device, self.dtype) for part in zip(*drawn, strict=True))
+            yield Sequences(x, target)

@@ -1,0 +1,195 @@
+"""Trains networks on a repeating sequence, without backpropagation or with it, and measures them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchpfc.nn import NMFRNN, FactorizedRNN
+from torchpfc.paper.recurrent_learners import Learner, NMFLearner, Sequences, Source
+from torchpfc.paper.recurrent_models import SequenceErrors
+from torchpfc.paper.recurrent_training import Examined, Found, RecurrentRun
+from torchpfc.paper.registry import Job
+from torchpfc.paper.results import Result
+from torchpfc.paper.runner import Context
+from torchpfc.paper.sequence_judging import (
+    GENERATED,
+    SEED_LENGTH,
+    go_on,
+    go_round,
+    judge_generated,
+    judge_machine,
+    machine_curves,
+    repeat,
+    slice_errors,
+)
+from torchpfc.paper.sequence_pictures import pictures
+from torchpfc.paper.sequence_settings import (
+    MEASURED_REPEATS,
+    NAME,
+    NUM_SYMBOLS,
+    ROUNDS,
+    RepeatingSequence,
+    fast,
+)
+from torchpfc.training import EpochStats
+
+EXACT = 1e-7
+"""Mean squared error of predictions below which a sequence counts as learned."""
+
+
+@dataclass(frozen=True, eq=False)
+class SameSequence:
+    """One sequence for each network, over and over."""
+
+    batch: Sequences
+    passes: int
+
+    def set_epoch(self, epoch: int) -> None:
+        """Changes nothing: all rounds are alike."""
+
+    def __iter__(self) -> Iterator[Sequences]:
+        """As many batches as a round has passes."""
+        for _ in range(self.passes):
+            yield self.batch
+
+
+class _Run(RecurrentRun):
+    """What both ways to learn have in common."""
+
+    def num_rounds(self) -> int:
+        """Rounds of all starts."""
+        return ROUNDS * int(getattr(self.config, "starts", 1))
+
+    def source(self, seeds: Sequence[int]) -> Source:
+        """The sequences of all networks, for as many passes as a round has."""
+        x, y = self.sequences(seeds)
+        return SameSequence(Sequences(x, y), math.ceil(self.config.passes / ROUNDS))
+
+    def sequences(self, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets, (s, 1, T, symbols)."""
+        found = [repeat(self.config.symbols(seed), self.config.repeats) for seed in seeds]
+        vectors = self.vectors(torch.stack(found).unsqueeze(1))
+        return vectors[..., :-1, :], vectors[..., 1:, :]
+
+    def vectors(self, symbols: Tensor) -> Tensor:
+        """Symbols as one-hot vectors, where they are needed."""
+        return F.one_hot(symbols, NUM_SYMBOLS).to(self.device, self.dtype)
+
+
+class NMFRun(_Run):
+    """Learning without backpropagation."""
+
+    learner: NMFLearner
+
+    def build(self) -> Learner:
+        """All networks as they begin."""
+        networks = [job.config.make_network(job.seed) for job in self.jobs]
+        return NMFLearner(
+            networks, device=self.device, dtype=self.dtype, carried=self.config.carried, change=self._change
+        )
+
+    def examine(self, stats: EpochStats) -> Examined:
+        """Measures the training loss; that at the end of each start decides which one counts."""
+        stack = self.learner.stack
+        x, y = self.sequences([job.seed for job in self.jobs])
+        errors = slice_errors(stack, x, y, self.learner.carried)
+        total = torch.stack(errors).mean(-1).sum(0).cpu()
+        ended = stats.epoch % ROUNDS == ROUNDS - 1
+        score = -total if ended else torch.full_like(total, -torch.inf)
+        largest = stack.weight.amax(-2)
+        columns = (largest > 0.01 * largest.amax(-1, keepdim=True)).sum(-1)
+        curves = {"loss": total, "prediction_mse": errors[0].mean(-1).cpu(), "columns": columns.cpu()}
+        return Examined(score, torch.zeros(len(self.jobs), dtype=torch.bool), curves)
+
+    def measure(self, network: NMFRNN, job: Job) -> Found:
+        """Predictions with the settings of the training, the machine, and what it goes on with."""
+        config, pattern = job.config, job.config.symbols(job.seed)
+        vectors = self.vectors(repeat(pattern, MEASURED_REPEATS))
+        x, y = vectors[:-1], vectors[1:]
+        states = network.infer(x)
+        own = zero = slice_errors(network, x, y, None, states)
+        if config.carried:
+            own = slice_errors(network, x[: len(pattern)], y[: len(pattern)], states[-1])
+        metrics = {
+            "mse": own[0].mean().item(),
+            "loss": sum(part.mean().item() for part in own),
+            "zero_state_mse": zero[0].mean().item(),
+            "settled_mse": zero[0][-len(pattern) :].mean().item(),
+            "passes": float(math.ceil(config.passes / ROUNDS) * self.num_rounds()),
+        }
+        symbols = go_round(pattern).to(self.device)
+        seed = self.vectors(symbols)[:SEED_LENGTH]
+        generated = network.generate(seed, GENERATED, iterations=network.inference.iterations)
+        metrics |= judge_generated(generated, symbols) | judge_machine(network, pattern)
+        right = metrics["columns"] == len(pattern) and metrics["machine"]
+        # Where a pass begins in zeros, its first slices cannot be predicted: what counts is the last repetition.
+        exact = metrics["mse" if config.carried else "settled_mse"] < EXACT
+        metrics["success"] = float(right and exact)
+        each = math.ceil(config.passes / ROUNDS)
+        passes = [float(each * k) for k in range(1, self.num_rounds() + 1)]
+        found = Found(metrics, {"passes": passes})
+        if is_pictured(job):
+            found.images = pictures(network, symbols, SEED_LENGTH, generated)
+            found.curves |= machine_curves(network)
+        return found
+
+    def _change(self, stack: NMFRNN, number: int) -> None:
+        """Begins anew where it is time to, and sets what depends on how much is done."""
+        start, part = divmod(number, ROUNDS)
+        if start and not part:
+            fresh = [job.config.make_network(job.seed, start).weight for job in self.jobs]
+            stack.weight.copy_(torch.stack(fresh))
+            if self.learner.carried is not None:
+                self.learner.carried.zero_()
+        self.config.prepare(stack, part / ROUNDS)
+
+
+class GradientRun(_Run):
+    """Learning by backpropagation."""
+
+    def build(self) -> Learner:
+        """All networks as they begin."""
+        return self.gradient_learner(NUM_SYMBOLS, NUM_SYMBOLS, lambda weight: SequenceErrors(1.0, weight))
+
+    def examine(self, stats: EpochStats) -> Examined:
+        """Keeps the weights after the round of the lowest training loss: steps of one length may lose it again."""
+        return Examined(-stats.loss.cpu(), torch.zeros(len(self.jobs), dtype=torch.bool), {})
+
+    def measure(self, network: nn.Module, job: Job) -> Found:
+        """Predictions, and what the network goes on with; of a factorized one the machine too."""
+        pattern = job.config.symbols(job.seed)
+        vectors = self.vectors(repeat(pattern, MEASURED_REPEATS))
+        predicted, _ = network(vectors[:-1])
+        errors = (predicted - vectors[1:]).square().mean(-1)
+        right = predicted.argmax(-1) == vectors[1:].argmax(-1)
+        settled = slice(-len(pattern), None)
+        metrics = {
+            "zero_state_mse": errors.mean().item(),
+            "settled_mse": errors[settled].mean().item(),
+            "settled_accuracy": 100 * right[settled].double().mean().item(),
+            "passes": float(job.config.passes),
+        }
+        symbols = go_round(pattern).to(self.device)
+        metrics |= judge_generated(go_on(network, self.vectors(symbols)[:SEED_LENGTH], GENERATED), symbols)
+        if isinstance(network, FactorizedRNN):
+            metrics |= judge_machine(network, pattern)
+        return Found(metrics)
+
+
+def run(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
+    """Trains and measures networks that share one stack key."""
+    kind = NMFRun if isinstance(jobs[0].config, RepeatingSequence) else GradientRun
+    return kind(NAME, jobs, context).results()
+
+
+def is_pictured(job: Job) -> bool:
+    """Whether a result has pictures: the first run of each size has, and of small sizes the first three."""
+    plain = RepeatingSequence(num_basis=job.config.num_basis)
+    known = (plain, fast(plain), plain.smoke())
+    return job.config in known and job.seed < (3 if job.config.num_basis <= 50 else 1)

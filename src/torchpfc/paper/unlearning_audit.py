@@ -1,0 +1,178 @@
+"""A model before and after it has forgotten something, beside one that never knew it."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torchpfc.data.streams import next_label
+from torchpfc.nn import PFCBlock, keep_nonnegative
+from torchpfc.optim import Ledger, RMSprop
+from torchpfc.paper.column_pictures import draw_lines, spread_out
+from torchpfc.paper.image_training import split
+from torchpfc.paper.phases import PhaseRun
+from torchpfc.paper.unlearning_settings import (
+    batches_to_forget,
+    examples_to_forget,
+    make_ledger,
+    strangers,
+)
+from torchpfc.training import SquaredErrors
+from torchpfc.unlearning import ForgetReport, Relearning, audit, forget, membership_attack
+
+_AT_ONCE = 2000
+"""Images that an audit looks at, at most, of each kind."""
+
+
+class Forgotten:
+    """A model before and after it has forgotten, and one that never knew.
+
+    Args:
+        run: The training of all of them.
+        i: Which model of the run this is.
+        before: The model that has learned everything.
+        never: Its twin, which passed over what is to be forgotten; None where there is none.
+    """
+
+    def __init__(self, run: PhaseRun, i: int, before: PFCBlock, never: PFCBlock | None) -> None:
+        self.run, self.job, self.record = run, run.jobs[i], run.records[i]
+        self.config: Any = self.job.config
+        self.train = run.train_rows[0][i]
+        self.before, self.never, self.after = before, never, deepcopy(before)
+        self.batches = batches_to_forget(self.config, run.data, self.train)
+        for model in self.models.values():
+            model.solver = self.config.make_solver(self.config.eval_iterations)
+            model.eval()
+        ledger = make_ledger(self.config, self.train)
+        self.rows, wanted = self._what(ledger)
+        self.report: ForgetReport = forget(self.after, ledger, **wanted)
+
+    @property
+    def models(self) -> dict[str, PFCBlock]:
+        """The models by what they are called in the metrics."""
+        found = {"before": self.before, "after": self.after}
+        return found if self.never is None else {**found, "exact": self.never}
+
+    def _what(self, ledger: Ledger) -> tuple[Tensor, dict[str, Any]]:
+        """The examples that are to be forgotten, and how to tell `forget`."""
+        if self.config.what == "examples":
+            rows = examples_to_forget(self.config, self.train)
+            return rows, {"examples": rows}
+        rows = torch.tensor([row for id in self.batches for row in ledger.rows_of(id)])
+        if self.config.what == "class":
+            rows = rows[self.run.data.train.label[rows] == self.config.forgotten_class]
+            return rows, {"examples": rows}
+        return rows, {"batches": self.batches}
+
+    def metrics(self) -> dict[str, float]:
+        """Everything that was measured."""
+        columns = self.report.columns
+        found = {
+            "columns_used": self.record.columns[-1],
+            "forgotten_columns": float(self.report.num_columns),
+            "forgotten_share": self.report.share,
+            "first_forgotten_column": float(columns[0][0]),
+            "last_forgotten_column": float(columns[-1][1] - 1),
+            "other_batches_affected": float(len(self.report.others_affected)),
+        }
+        found |= self._audit()
+        if self.run.context.test:
+            found["test_accuracy"] = found["before_accuracy"]
+            found |= self._published_range()
+        return found
+
+    def _published_range(self) -> dict[str, float]:
+        """The accuracy without the columns that the published code removes, which are a few more."""
+        if self.config.what != "batches":
+            return {}
+        first = int(self.config.start * self.config.sweep_speed)
+        last = min(int(self.config.stop * self.config.sweep_speed + self.config.width), self.config.num_basis - 1)
+        model = deepcopy(self.before)
+        with torch.no_grad():
+            for weight in (model.weight_x, model.weight_y):
+                weight[:, first : last + 1] = 0
+        model.reset_step_size()
+        accuracy = self._accuracy(model, self.run.test_x, self.run.test_target)
+        return {
+            "published_first_column": float(first),
+            "published_last_column": float(last),
+            "after_published_range_accuracy": accuracy,
+        }
+
+    def _accuracy(self, model: nn.Module, x: Tensor, target: Tensor) -> float:
+        with torch.no_grad():
+            answers = torch.cat([model(some).argmax(-1) for some in torch.split(x, _AT_ONCE)])
+        return 100 * (answers == target.argmax(-1)).double().mean().item()
+
+    def _audit(self) -> dict[str, float]:
+        run, config = self.run, self.config
+        objective = SquaredErrors(config.prediction_weight, 1 - config.prediction_weight)
+        valid = split(len(run.data.train), config, self.job.seed)[1]
+        unknown = valid[-strangers(len(valid)) :]
+        if config.what == "class":
+            of_class = run.data.train.label[unknown] == config.forgotten_class
+            unknown = unknown[of_class] if of_class.sum() > 1 else unknown
+        others = self.train[~torch.isin(self.train, self.rows)]
+        forgotten, outside = self._examples(_some(self.rows)), self._examples(unknown)
+        if config.what == "batches":
+            forgotten, outside = next_label(*forgotten), next_label(*outside)
+        test = (run.test_x, run.test_target) if run.context.test else self._examples(run.valid_rows[0][0])
+        relearning = None
+        if config.relearn_steps:
+            loss = float(_mean_loss(self.before, forgotten, objective))
+            relearning = Relearning(self._make_optimizer, loss=1.05 * loss, max_steps=config.relearn_steps)
+        audits = audit(
+            self.models,
+            objective,
+            retained=self._examples(_some(others)),
+            forgotten=forgotten,
+            test=test,
+            non_members=outside,
+            relearning=relearning,
+            batch_size=_AT_ONCE,
+        )
+        metrics: dict[str, float] = {}
+        for name, found in audits.items():
+            metrics[f"{name}_accuracy" if run.context.test else f"{name}_valid_accuracy"] = 100 * found.test
+            metrics[f"{name}_retained_accuracy"] = 100 * found.retained
+            metrics[f"{name}_forgotten_accuracy"] = 100 * found.forgotten
+            metrics[f"{name}_membership_auroc"] = found.membership.auroc
+            metrics[f"{name}_membership_deviation"] = found.membership.deviation
+            if found.relearn_steps is not None:
+                metrics[f"{name}_relearn_steps"] = float(found.relearn_steps)
+        if self.never is not None:
+            attack = membership_attack(
+                self.before, members=forgotten, non_members=outside, reference=self.never, batch_size=_AT_ONCE
+            )
+            metrics["before_membership_auroc_with_reference"] = attack.auroc
+        return metrics
+
+    def _examples(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        rows = rows.to(self.run.device)
+        return self.run.x[rows], self.run.target[rows]
+
+    def _make_optimizer(self, model: nn.Module) -> Optimizer:
+        optimizer = RMSprop(model.parameters(), lr=self.config.lr, weight_decay=self.config.weight_decay)
+        keep_nonnegative(model, optimizer)
+        return optimizer
+
+    def pictures(self) -> dict[str, str]:
+        """Columns from the first to the last: before, after, and of the model that never knew."""
+        if self.job.seed:
+            return {}
+        lines = [spread_out(model.weight_x) for model in self.models.values()]
+        return draw_lines({"weights_before_and_after": lines}, self.run.data.train.shape)
+
+
+def _some(rows: Tensor) -> Tensor:
+    """No more than an audit looks at, evenly from first to last: sorted by label, the first are all of one class."""
+    return rows[:: max(1, -(-len(rows) // _AT_ONCE))]
+
+
+@torch.no_grad()
+def _mean_loss(model: nn.Module, examples: tuple[Tensor, Tensor], objective: SquaredErrors) -> Tensor:
+    return objective(model, *examples).loss

@@ -1,0 +1,189 @@
+import re
+
+import pytest
+
+from tests.paper.report.made import EXPERIMENT, ROWS, TABLE, Made, by_name, experiment, faster, result
+from torchpfc.paper.registry import Row, Table
+from torchpfc.paper.report.compare import Comparison
+from torchpfc.paper.report.figures import draw_figures
+from torchpfc.paper.report.markdown import fill_places, write_document
+
+
+def document(*results, before=None, of=(EXPERIMENT,), known_data=None, **options):
+    comparison = Comparison(by_name(*of), results)
+    return write_document(before, comparison, draw_figures(by_name(*of), results), known_data or {}, **options)
+
+
+def part(text, name):
+    return re.search(rf"<!-- {name} -->\n(.*?)<!-- end -->", text, re.DOTALL)[1].strip()
+
+
+def rows(text):
+    """The cells of a table, without its head and its rule; small print in parentheses, and of links the words only."""
+    text = text.replace("\u00a0", " ")
+    text = re.sub(r"(<br>)?<small>(.*?)</small>", lambda small: f" ({small[2]})" if small[1] else small[2], text)
+    lines = [re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", line) for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
+
+
+RUNS = [
+    *(result(value=96.5 + seed / 10, seed=seed) for seed in range(3)),
+    *(result(faster(Made()), 97.0 + seed / 10, seed) for seed in range(2)),
+    result(ROWS[1].config, 90.0),
+    result(ROWS[3].config, 51.0),
+]
+
+
+def test_a_table_has_every_row_with_the_paper_s_number_ours_and_the_verdict():
+    assert rows(part(document(*RUNS), "table T")) == [
+        ["`A`", "MNIST, 300 parts", "96.83", "96.63", "96.60 ± 0.10 (n = 3, seeds 0, 1, 2)",
+         "97.05 ± 0.07 (n = 2 of 3, seeds 0, 1)", "**missed**, −0.23; fast preset: met"],
+        ["`B`", "MNIST, 2000 parts", "97.00", "96.80", "90.00 (n = 1 of 2, seed 0)", "", "**missed**, −7.00"],
+        ["`C`", "CIFAR-10, 300 parts", "53.25", "52.25", "", "", "not run"],
+        ["`D`", "CIFAR-10, 2000 parts", "", "", "51.00 (n = 1, seed 0)", "", ""],
+    ]  # fmt: skip
+
+
+def test_a_seed_leads_to_its_file_and_shows_its_number():
+    seeds = f'seeds [0](r/{RUNS[3].key}.json "97.00"), [1](r/{RUNS[4].key}.json "97.10")'
+    text = part(document(*RUNS, link=lambda run: f"r/{run.key}.json"), "table T")
+    assert f"| 97.05\u00a0±\u00a00.07<br><small>n = 2 of 3, {seeds}</small> |" in text
+    assert f'[0](results/made/{RUNS[5].key}.json "90.00")' in part(document(*RUNS), "table T")
+
+
+def test_without_results_every_row_says_not_run():
+    text = document()
+    assert [row[-1] for row in rows(part(text, "table T"))] == ["not run"] * 4
+    assert "preset" not in part(text, "table T")
+    assert "Of 3 rows with a number in the paper, 0 met, 0 missed, 3 not run." in part(text, "summary")
+    assert part(text, "presets") == "No row was run under both presets yet."
+    assert part(text, "other runs") == "None."
+    assert part(text, "figures T") == ""
+
+
+def test_a_table_without_numbers_of_the_paper_has_no_columns_for_them():
+    bare = Table("T", "bare", (Row("A", Made()), Row("B", Made(num_basis=2))))
+    text = part(document(result(), of=[experiment(bare)]), "table T")
+    assert text.splitlines()[0] == "| row | settings | paper preset | verdict |"
+    assert rows(text)[0] == ["`A`", "300 parts", "96.90 (n = 1, seed 0)", ""]
+
+
+def test_a_preset_that_changes_nothing_says_so():
+    idle = experiment(TABLE, presets={"paper": lambda c: c, "fast": lambda c: faster(c) if c == Made() else c})
+    text = part(document(result(faster(Made())), of=[idle]), "table T")
+    assert [row[-2] for row in rows(text)] == ["96.90 (n = 1 of 3, seed 0)", *["the same"] * 3]
+
+
+def test_below_a_table_is_where_its_numbers_come_from():
+    data = {"cifar10": "abc"}
+    run = result(ROWS[2].config, seconds=90.0, data=data)
+    text = part(document(*RUNS, run, known_data={"abc": "JPEG pixels."}), "table T")
+    assert text.startswith("Made by hand.\n\n|")
+    assert "8 runs, torch 2.11, 8.5 GPU minutes (A GPU). CIFAR-10: JPEG pixels." in text
+    assert "[Every run](report.html#T). Run it: `torchpfc run made --rows 'T.*'`." in text
+    assert "JPEG" not in part(document(*RUNS, run), "table T")
+
+
+def test_the_summary_counts_and_adds_up():
+    text = part(document(*RUNS), "summary")
+    assert "Of 3 rows with a number in the paper, 0 met, 2 missed, 1 not run." in text
+    assert "Of 1 row without one, 1 run." in text
+    assert "With fewer runs than its table asks for: 1 row." in text
+    assert "All 7 runs took 7.0 GPU minutes (A GPU); those that shared a device count in full." in text
+    assert rows(text) == [["A GPU", "2.11", "", "7", "7.0"]]
+
+
+def test_presets_are_compared_row_by_row():
+    both = [
+        *(result(value=96.5 + seed / 10, seed=seed) for seed in range(3)),
+        *(result(faster(Made()), 96.8 + seed / 10, seed) for seed in range(3)),
+        result(ROWS[1].config, 90.0),
+        result(faster(ROWS[1].config), 91.0),
+    ]
+    assert rows(part(document(*both), "presets")) == [
+        ["`A`", "96.60 ± 0.10 (n = 3, seeds 0, 1, 2)", "96.90 ± 0.10 (n = 3, seeds 0, 1, 2)",
+         "+0.30", "0.16", "0.30", "yes"],
+        ["`B`", "90.00 (n = 1 of 2, seed 0)", "91.00 (n = 1 of 2, seed 0)", "+1.00", "", "0.30", "**no**"],
+    ]  # fmt: skip
+
+
+def test_other_runs_name_what_differs_from_the_defaults():
+    runs = [
+        *(result(Made(num_basis=7), 80.0 + seed, seed) for seed in range(2)),
+        result(Made(), metrics={"auroc": 0.5}),
+        result(name="unknown", metrics={"loss": 0.5, "auroc": 0.25}),
+    ]
+    assert rows(part(document(*runs), "other runs")) == [
+        ["made", "defaults", "AUROC 0.5000 (n = 1, seed 0)"],
+        ["made", "7 parts", "test accuracy in % 80.50 ± 0.71 (n = 2, seeds 0, 1)"],
+        ["unknown", "MNIST, 300 parts, λ = 0.5, slow, sizes 1, 2",
+         "AUROC 0.2500 (n = 1, seed 0); loss 0.5000 (n = 1, seed 0)"],
+    ]  # fmt: skip
+
+
+def test_what_is_written_around_the_parts_is_kept():
+    first = document()
+    edited = first.replace("## Other runs", "Why B misses: see below.\n\n## Other runs").replace("# The", "# My", 1)
+    second = document(*RUNS, before=edited)
+    assert "Why B misses: see below.\n\n## Other runs" in second
+    assert second.startswith("# My")
+    assert part(second, "table T") == part(document(*RUNS), "table T")
+    assert document(*RUNS, before=second) == second
+
+
+def test_a_part_may_stand_anywhere_and_be_left_out():
+    text = document(*RUNS, before="Hello <!-- a remark -->\n<!-- table T -->\nold\n<!-- end -->\nGoodbye\n")
+    assert text.startswith("Hello <!-- a remark -->\n<!-- table T -->\n\nMade by hand.")
+    assert text.endswith("<!-- end -->\nGoodbye\n")
+    assert "old" not in text
+    assert "summary" not in text
+
+
+def test_a_table_that_has_no_place_comes_at_the_end():
+    second = Table("U", "Another table", ROWS[:1])
+    text = document(before=document(), of=[experiment(TABLE, second)])
+    assert text.index("<!-- table U -->") > text.index("<!-- other runs -->")
+    assert "\n\n## U: Another table\n\n<!-- table U -->\n" in text
+    assert document(before=text, of=[experiment(TABLE, second)]) == text
+
+
+def test_a_figure_stands_with_its_table_or_in_a_place_of_its_own():
+    text = document(*RUNS)
+    picture = "![A made table: the paper's numbers beside ours](figures/paper/T-numbers.svg)"
+    assert part(text, "figures T").startswith(picture)
+    moved = document(*RUNS, before=f"<!-- figure T-numbers -->\n<!-- end -->\n\n{text}")
+    assert part(moved, "figure T-numbers").startswith(picture)
+    assert part(moved, "figures T") == ""
+    assert part(document(before=moved), "figure T-numbers") == ""
+
+
+def test_a_bar_in_a_cell_does_not_end_it():
+    odd = Table("T", "odd", (Row("A", Made("a|b")), Row("B", Made("c"))))
+    assert rows(part(document(of=[experiment(odd)]), "table T"))[0][1] == r"a\|b"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "<!-- table T9 --><!-- end -->",
+            r"must name a part of the report, got <!-- table T9 -->; the parts are: summary",
+        ),
+        ("<!-- summary -->", r"must end with <!-- end -->, got none after <!-- summary -->"),
+        ("<!-- summary --><!-- summary -->", r"must end with <!-- end -->, got <!-- summary --> out of turn"),
+        ("<!-- end -->", r"must end with <!-- end -->, got <!-- end --> out of turn"),
+    ],
+)
+def test_comments_that_do_not_fit_are_named(text, message):
+    with pytest.raises(ValueError, match=message):
+        fill_places(text, {"summary": "s"})
+
+
+def test_what_else_was_measured_stands_below_tables_without_numbers_of_the_paper():
+    bare = Table("T", "bare", (Row("A", Made()), Row("B", Made(num_basis=2))))
+    run = result(metrics={"test_accuracy": 90.0, "epochs": 7.0})
+    assert rows(part(document(run, of=[experiment(bare)]), "further T")) == [["epochs", "7"], ["runs", "seed 0"]]
+    assert part(document(of=[experiment(bare)]), "further T") == ""
+    assert "further" not in document(run)
+    asked = document(run, before="<!-- further T --><!-- end -->")
+    assert rows(part(asked, "further T")) == [["epochs", "7"], ["runs", "seed 0"]]

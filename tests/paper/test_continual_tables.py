@@ -1,0 +1,169 @@
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from torchpfc.paper import experiments
+from torchpfc.paper.closed_form import Parts, RunningSums
+from torchpfc.paper.continual import OrderedMLP, OrderedPFC, SplitMLP, SplitPFC
+from torchpfc.paper.registry import Row
+from torchpfc.solvers import Implicit
+
+
+def rows(name: str) -> dict[str, Row]:
+    return {row.id: row for table in experiments()[name].tables for row in table.rows}
+
+
+@pytest.mark.parametrize(
+    ("id", "paper", "needed", "settings"),
+    [
+        ("T3.MLP", 40.11, 37.11, {"hidden_features": 1357, "lr": 2e-6, "width": 0}),
+        ("T3.MLP.1e-4", None, None, {"hidden_features": 1357, "lr": 1e-4}),
+        ("T3.PFC", 67.07, 64.0, {"num_basis": 1357, "lr": 1e-5, "width": 0}),
+        ("T3.SLW", 93.73, 92.0, {"num_basis": 2000, "lr": 3e-4, "width": 15, "sweep_speed": 0.25}),
+        ("T3.SLW.strict", None, None, {"protocol": "strict", "width": 15}),
+        ("T3F.SLW", None, None, {"dataset": "fashion-mnist", "protocol": "paper"}),
+    ],
+)
+def test_rows_of_table_3_have_the_settings_and_numbers_of_the_paper(
+    id: str, paper: float | None, needed: float | None, settings: dict[str, Any]
+) -> None:
+    row, common = rows("split-mnist")[id], {"weight_decay": 1e-4, "batch_size": 200, "patience": 5, "epochs": 300}
+    assert row.paper == paper and row.seeds == 5
+    if paper is not None and needed is not None:
+        assert paper - row.slack == pytest.approx(needed)
+    assert {name: getattr(row.config, name) for name in settings | common} == settings | common
+
+
+@pytest.mark.parametrize(
+    ("id", "paper", "units", "lr", "decay", "order", "epochs"),
+    [
+        ("T4.MLP.IID", 97.91, 2600, 1e-4, 1e-4, "fixed", 200),
+        ("T4.PFC.IID", 97.88, 2600, 2e-3, 1e-4, "fixed", 100),
+        ("T4.SLW.IID", 96.02, 3000, 2e-3, 1e-4, "fixed", 100),
+        ("T4.MLP.ORD", 84.92, 2600, 5e-7, 0.0, "sorted", 200),
+        ("T4.PFC.ORD", 88.19, 2600, 5e-6, 0.0, "sorted", 100),
+        ("T4.SLW.ORD", 96.06, 3000, 2e-3, 1e-4, "sorted", 100),
+    ],
+)
+def test_rows_of_table_4_have_the_settings_and_numbers_of_the_paper(
+    id: str, paper: float, units: int, lr: float, decay: float, order: str, epochs: int
+) -> None:
+    row = rows("ordered-mnist")[id]
+    config: Any = row.config
+    assert row.paper == paper and row.seeds == 3 and row.slack <= 0.7
+    assert (config.lr, config.weight_decay, config.order, config.epochs) == (lr, decay, order, epochs)
+    assert getattr(config, "num_basis", None) or config.hidden_features == units
+    assert (config.batch_size, config.patience) == (50, 5)
+    assert (config.width, config.sweep_speed) == ((50, 2.5) if ".SLW." in id else (0, 0.0))
+
+
+def test_table_4_has_every_block_with_another_gradient_too() -> None:
+    found = {id: row.config for id, row in rows("ordered-mnist").items()}
+    blocks = {id for id in found if ".PFC." in id or ".SLW." in id} - {"T4.SLW.ORD.accurate"}
+    assert {f"{id}.implicit" for id in blocks if not id.endswith(".implicit")} == {
+        id for id in blocks if id.endswith(".implicit")
+    }
+    assert all(found[id].gradient == ("implicit" if id.endswith(".implicit") else "unrolled") for id in blocks)
+
+
+def test_the_window_is_also_run_with_the_most_accurate_epoch_and_nothing_else_changed() -> None:
+    found = {id: row.config for id, row in rows("ordered-mnist").items()}
+    assert found["T4.SLW.ORD.accurate"] == replace(found["T4.SLW.ORD"], keep="accuracy")
+
+
+def test_rows_of_the_window_say_what_they_change() -> None:
+    found = rows("split-mnist")
+    window = {id: row for id, row in found.items() if id.startswith("WINDOW.")}
+    published = asdict(found["T3.SLW"].config)
+    changed = {id: dict(asdict(row.config).items() - published.items()) for id, row in window.items()}
+    assert changed["WINDOW.unchanged"] == {} and changed["WINDOW.lr-0.0006"] == {"lr": 6e-4}
+    words = {"weight_decay": "no weight decay", "keep": "by accuracy"}
+    for id, row in window.items():
+        said = [words.get(name, str(value)) for name, value in changed[id].items()]
+        assert all(word in row.what for word in said) and len(said) == len(row.what.split(", ")) - (not said), id
+
+
+def test_settings_by_validation_are_those_of_a_row_they_were_chosen_from() -> None:
+    found = {id: row.config for id, row in rows("split-mnist").items()}
+    assert found["T3.SLW.tuned"] == found["WINDOW.patience-10.l1-0.02.width-30"]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "id", "published", "needed"),
+    [("split-mnist", "T3.SLW.tuned", "T3.SLW", 93.73), ("ordered-mnist", "T4.SLW.ORD.accurate", "T4.SLW.ORD", 96.0)],
+)
+def test_our_settings_of_the_window_have_to_reach_the_paper(
+    experiment: str, id: str, published: str, needed: float
+) -> None:
+    found = rows(experiment)
+    assert found[id].paper is not None and found[id].paper == found[published].paper
+    assert found[id].paper - found[id].slack == pytest.approx(needed)
+
+
+def test_cited_numbers_are_marked_and_never_run() -> None:
+    table = experiments()["split-mnist"].tables[0]
+    assert {cited.id: cited.value for cited in table.cited} == {
+        "T3.UPPER.CITED": "97.94",
+        "T3.MLP.CITED": "19.90",
+        "T3.EWC.CITED": "20.01",
+        "T3.REPLAY.CITED": "90.79 to 91.79",
+        "T3.EXEMPLAR.CITED": "94.57",
+    }
+    assert not {cited.id for cited in table.cited} & set(rows("split-mnist"))
+
+
+def test_every_learner_is_there_for_both_data_sets_under_both_protocols() -> None:
+    found = rows("split-mnist")
+    for table in ("T3", "T3F"):
+        for name in ("MLP", "MLP.1e-4", "MLP.SLW", "PFC", "SLW"):
+            assert found[f"{table}.{name}"].config == replace(found[f"{table}.{name}.strict"].config, protocol="paper")
+        assert {"JOINT.MLP", "JOINT.PFC", "EWC", "NCM", "LDA", "RFF", "PARTS"} <= {
+            id.removeprefix(f"{table}.") for id in found
+        }
+    windows = {(row.config.width, row.config.sweep_speed) for id, row in found.items() if id.startswith("SWEEP.")}
+    assert len({width for width, _ in windows}) == len({speed for _, speed in windows}) == 3 and len(windows) == 9
+
+
+def test_presets_change_how_a_block_is_trained_and_nothing_else() -> None:
+    for name in ("split-mnist", "ordered-mnist", "unlearning"):
+        for row in rows(name).values():
+            fast: Any = experiments()[name].presets["fast"](row.config)
+            if hasattr(row.config, "gradient") and name != "ordered-mnist":  # where it loses accuracy
+                assert fast.make_adjoint() == Implicit.fast(15, 1e-3) and fast.iterations < row.config.iterations
+                same = {name: getattr(row.config, name) for name in ("gradient", "gradient_steps", "damping")}
+                assert replace(fast, iterations=row.config.iterations, **same) == row.config
+            else:
+                assert fast == row.config
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting", "message"),
+    [
+        (SplitPFC, {"protocol": "loose"}, "protocol must be one of paper, strict, got 'loose'"),
+        (SplitPFC, {"keep": "last"}, "keep must be one of loss, accuracy, got 'last'"),
+        (SplitPFC, {"width": 3000}, "width must be at most the number of units, 2000, got 3000"),
+        (SplitMLP, {"width": -1}, "width and sweep_speed must not be negative, got -1 and 0.0"),
+        (SplitMLP, {"penalty": -1.0}, "penalty must be at least 0, got -1.0"),
+        (OrderedPFC, {"order": "random"}, "order must be one of sorted, fixed, got 'random'"),
+        (OrderedMLP, {"sweep_speed": float("inf")}, "width and sweep_speed must not be negative, got 0 and inf"),
+        (Parts, {"readout": "all"}, "readout must be one of residual, joint, got 'all'"),
+        (Parts, {"l1": -0.1}, "l1, refine and shift must not be negative, got -0.1, 5 and 0"),
+        (Parts, {"tasks": "triples"}, "tasks must be one of pairs, classes, got 'triples'"),
+        (RunningSums, {"method": "svm"}, "method must be one of nearest-mean, lda, fourier, got 'svm'"),
+        (RunningSums, {"ridge": 0.0}, "ridge must be positive and finite, got 0.0"),
+        (RunningSums, {"dataset": "svhn"}, "dataset must be one of digits, mnist, fashion-mnist, cifar10, got 'svhn'"),
+        (RunningSums, {"validation_share": 1.0}, "validation_share must be between 0 and 1, got 1.0"),
+    ],
+)
+def test_a_setting_out_of_range_is_named(kind: type, setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kind(**setting)
+
+
+def test_models_stack_where_only_the_protocol_or_the_order_differs() -> None:
+    assert SplitPFC().stack_key() == SplitPFC(protocol="strict").stack_key()
+    assert OrderedPFC().stack_key() == OrderedPFC(order="fixed").stack_key()
+    for change in ({"width": 3}, {"dataset": "fashion-mnist"}, {"joint": True}, {"lr": 1.0}):
+        assert SplitPFC(**change).stack_key() != SplitPFC().stack_key()
+    assert SplitPFC().stack_key() != OrderedPFC().stack_key()

@@ -1,0 +1,224 @@
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.paper.made import context, numbers
+from tests.paper.stopped import assert_same_bits_when_stopped
+from torchpfc import NMFRNN, RMSprop, VanillaRNN, keep_nonnegative, unstack_models
+from torchpfc.checkpoint import CorruptFileError, save_checkpoint
+from torchpfc.nn import SliceBySlice
+from torchpfc.paper.recurrent_learners import (
+    GradientLearner,
+    Learner,
+    NMFLearner,
+    Sequences,
+    Source,
+    small_states,
+)
+from torchpfc.paper.recurrent_models import SequenceErrors, build_network
+from torchpfc.paper.recurrent_training import Examined, Found, RecurrentRun
+from torchpfc.paper.registry import Job
+from torchpfc.training import EpochStats, random_stream
+
+CPU: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float64}
+
+
+@dataclass
+class Made:
+    """Random sequences, other ones in every round."""
+
+    seeds: Sequence[int]
+    epoch: int = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Sequences]:
+        for k in range(2):
+            streams = [random_stream(seed, self.epoch, k) for seed in self.seeds]
+            x, y = (
+                torch.stack([torch.rand(3, 4, n, generator=s, dtype=torch.float64) for s in streams]) for n in (5, 2)
+            )
+            yield Sequences(x, y)
+
+
+def nmf(seed: int) -> NMFRNN:
+    return NMFRNN(5, 6, 2, inference=SliceBySlice(4), init_range=(0.0, 0.5), generator=random_stream(seed, "weights"))
+
+
+def network(seed: int, name: str = "factorized") -> nn.Module:
+    stream = random_stream(seed, "weights")
+    return build_network(name, 5, 6, 2, bptt=True, nonnegative=True, iterations=3, init_high=0.5, generator=stream)
+
+
+@dataclass(frozen=True)
+class Config:
+    kind: str = "nmf"
+    rounds: int = 6
+
+
+class MadeRun(RecurrentRun):
+    """Networks that stop after different numbers of rounds, and are best before that."""
+
+    def build(self) -> Learner:
+        if self.config.kind == "nmf":
+            return NMFLearner([nmf(job.seed) for job in self.jobs], **CPU)
+        networks = [network(job.seed, self.config.kind) for job in self.jobs]
+        return GradientLearner(networks, SequenceErrors(), lr=1e-2, weight_decay=1e-3, **CPU)
+
+    def num_rounds(self) -> int:
+        return int(self.config.rounds)
+
+    def source(self, seeds: Sequence[int]) -> Source:
+        return Made(seeds)
+
+    def examine(self, stats: EpochStats) -> Examined:
+        seeds = torch.tensor([self.jobs[i].seed for i in self.members.tolist()])
+        score = -((stats.epoch - seeds.double() / 2) ** 2)
+        return Examined(score, stats.epoch >= seeds, {"seen": seeds + stats.epoch})
+
+    def measure(self, network: Any, job: Job) -> Found:
+        total = sum(float(value.sum()) for value in network.state_dict().values())
+        return Found({"total": total, "seed": float(job.seed)})
+
+
+KINDS = ["nmf", "factorized", "vanilla"]
+SEEDS = (4, 2, 9)
+
+
+def jobs_of(kind: str, seeds: Sequence[int] = SEEDS) -> list[Job]:
+    return [Job(Config(kind), seed) for seed in seeds]
+
+
+def run(jobs: Sequence[Job], folder: Path) -> list[Any]:
+    return list(MadeRun("made", jobs, context(folder)).results())
+
+
+def close(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(
+        one["metrics"][name] == pytest.approx(other["metrics"][name], rel=1e-9) for name in one["metrics"]
+    ) and all(one["curves"][name] == pytest.approx(other["curves"][name], rel=1e-9) for name in one["curves"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stack_learns_as_its_networks_would_alone(kind: str, tmp_path: Path) -> None:
+    together = run(jobs_of(kind), tmp_path / "together")
+    assert [result.metrics["rounds"] for result in together] == [5, 3, 6]  # two have left the stack on the way
+    assert together[0].curves["seen"] == [4, 5, 6, 7, 8]
+    for result, seed in zip(together, SEEDS, strict=True):
+        (alone,) = run(jobs_of(kind, [seed]), tmp_path / str(seed))
+        assert close(numbers(alone), numbers(result))
+        assert result.hardware["stack"] == 3 and result.seed == seed == result.metrics["seed"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stop", [1, 3, 4])
+def test_a_run_that_was_stopped_ends_with_the_same_bits(kind: str, stop: int, tmp_path: Path) -> None:
+    assert_same_bits_when_stopped(MadeRun, stop, lambda folder: run(jobs_of(kind), folder), tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_all_is_learned_nothing_is_left_but_to_measure(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = [numbers(result) for result in run(jobs_of(kind), tmp_path)]
+    monkeypatch.setattr(MadeRun, "examine", lambda *_: pytest.fail("learns"))
+    assert [numbers(result) for result in run(jobs_of(kind), tmp_path)] == whole
+
+
+def test_a_checkpoint_of_something_else_is_named(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, {"round": 3})
+    with pytest.raises(CorruptFileError, match=r"must hold a checkpoint of these models .*; delete the folder"):
+        MadeRun("made", jobs_of("nmf"), context(tmp_path))
+
+
+def test_the_weights_of_the_best_round_are_kept(tmp_path: Path) -> None:
+    (result,) = run([Job(Config("nmf"), 4)], tmp_path)  # best after the third of five rounds
+    rnn = nmf(4).double()
+    source = Made([4])
+    for epoch in range(3):
+        source.set_epoch(epoch)
+        for batch in source:
+            rnn.learn(batch.x[0], batch.target[0])
+    assert result.metrics["total"] == pytest.approx(float(rnn.weight.sum()), rel=1e-9)
+
+
+def test_a_gradient_learner_is_the_plain_loop() -> None:
+    learner = GradientLearner([network(3)], SequenceErrors(1.0, 1.0), lr=1e-2, weight_decay=1e-3, **CPU)
+    plain = network(3).double()
+    optimizer = RMSprop(plain.parameters(), lr=1e-2, weight_decay=1e-3)
+    keep_nonnegative(plain, optimizer)
+    source = Made([3])
+    losses = [stats.loss.item() for stats in learner.rounds(source, 0, 2)]
+    from torchpfc import record_couplings, rnn_reconstruction_loss
+
+    for epoch in range(2):
+        source.set_epoch(epoch)
+        total = 0.0
+        for batch in source:
+            with record_couplings(plain) as seen:
+                y, _ = plain(batch.x[0])
+            loss = (y - batch.target[0]).square().mean() + rnn_reconstruction_loss(seen)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        assert losses[epoch] == pytest.approx(total / 2, rel=1e-9)
+    (member,) = unstack_models(learner.stack)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(member.state_dict()[name], value)
+
+
+def test_signed_weights_stay_free() -> None:
+    signed = VanillaRNN(5, 6, 2, generator=random_stream(0))
+    learner = GradientLearner([signed], SequenceErrors(), lr=1e-2, weight_decay=0.0, **CPU)
+    list(learner.rounds(Made([0]), 0, 1))
+    assert learner.stack.recurrent.weight.min() < 0
+
+
+def test_a_pass_may_begin_where_the_last_one_ended() -> None:
+    x, y = (torch.rand(2, 1, 4, n, dtype=torch.float64) for n in (5, 2))
+    learner = NMFLearner([nmf(0), nmf(1)], carried=True, **CPU)
+
+    @dataclass
+    class Same:
+        def set_epoch(self, epoch: int) -> None: ...
+        def __iter__(self) -> Iterator[Sequences]:
+            yield from [Sequences(x, y)] * 3
+
+    list(learner.rounds(Same(), 0, 1))
+    for i in range(2):
+        rnn = nmf(i).double()
+        rnn.fit(x[i], y[i], passes=3, periodic=True)
+        torch.testing.assert_close(learner.stack.weight[i], rnn.weight)
+    learner.select_(torch.tensor([1]))
+    assert learner.carried is not None and learner.carried.shape == (1, 1, 6) and learner.carried.any()
+
+
+def test_settings_can_change_between_rounds() -> None:
+    told = []
+
+    def change(stack: NMFRNN, number: int) -> None:
+        told.append(number)
+        stack.threshold = 0.1 * number
+
+    learner = NMFLearner([nmf(0)], change=change, **CPU)
+    list(learner.rounds(Made([0]), 1, 3))
+    assert told == [1, 2] and learner.stack.threshold == pytest.approx(0.2)
+
+
+def test_small_states_depend_on_seed_and_purpose_alone() -> None:
+    like = torch.zeros(1, dtype=torch.float64)
+
+    def draw(*seeds: int, purpose: object = "a") -> Tensor:
+        return small_states(seeds, (3, 4), 0.5, like, purpose)
+
+    assert draw(1, 2).shape == (2, 3, 4) and draw(1).dtype == torch.float64
+    assert draw(1).min() >= 0 and 0.3 < draw(1).max() < 0.5
+    assert torch.equal(draw(1, 2)[1], draw(2)[0])
+    assert not torch.equal(draw(1), draw(2)) and not torch.equal(draw(1), draw(1, purpose="b"))

@@ -1,0 +1,66 @@
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from torchpfc.paper import registry
+from torchpfc.paper.registry import Experiment, Row, Table, experiments, register, rows_of, settings
+from torchpfc.paper.results import Result
+
+
+@dataclass(frozen=True)
+class Sized:
+    size: int = 1
+
+    def smoke(self) -> "Sized":
+        return self
+
+    def stack_key(self) -> object:
+        return self.size
+
+    def stack_size(self) -> int:
+        return 2
+
+    def cost(self) -> float:
+        return float(self.size)
+
+
+def nothing(*_: Any) -> Iterator[Result]:
+    return iter(())
+
+
+PRESETS: dict[str, Any] = {"paper": lambda config: config, "fast": lambda config: Sized(config.size * 10)}
+TABLES = (
+    Table("A", "first", (Row("A.1", Sized(1), 90.0), Row("A.2", Sized(2)))),
+    Table("B", "second", (Row("B.1", Sized(1)), Row("B.10", Sized(10)))),
+)
+MADE = Experiment("made", "made up", Sized, nothing, PRESETS, TABLES)
+
+
+def result(size: int, experiment: str = "made") -> Result:
+    return Result(experiment=experiment, config={"size": size}, seed=0, metrics={})
+
+
+def test_a_result_belongs_to_every_row_with_its_settings() -> None:
+    found = [[(row.id, preset) for row, preset in rows_of(MADE, result(size))] for size in (1, 2, 10, 20, 3)]
+    assert found == [
+        [("A.1", "paper"), ("B.1", "paper")],
+        [("A.2", "paper")],
+        [("A.1", "fast"), ("B.1", "fast"), ("B.10", "paper")],
+        [("A.2", "fast")],
+        [],
+    ]
+    assert rows_of(MADE, result(1, "another")) == []
+
+
+def test_a_name_can_be_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_REGISTRY", dict(experiments()))
+    assert register(MADE) is MADE
+    assert experiments()["made"] is MADE
+    with pytest.raises(ValueError, match="name must be new, got 'made', which is registered already"):
+        register(MADE)
+
+
+def test_settings_are_plain_values() -> None:
+    assert settings(Sized(3)) == {"size": 3}
