@@ -20,7 +20,8 @@ import torch
 from _machine import describe, write_json
 
 from torchpfc import FactorizedRNN, VanillaRNN
-from torchpfc.audio import AudioWriter, NMFSeparator, generate_track, save_separator
+from torchpfc.audio import AudioWriter, NMFSeparator, save_separator
+from torchpfc.paper.songs import generate_track
 
 BINS, SIZE = 350, 1024
 

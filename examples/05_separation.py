@@ -2,7 +2,8 @@
 
 import torch
 
-from torchpfc.audio import Features, NMFSeparator, generate_tracks, sdr, separate, separate_by_oracle
+from torchpfc.audio import Features, NMFSeparator, sdr, separate, separate_by_oracle
+from torchpfc.paper.songs import generate_tracks
 
 features = Features()
 songs, (unknown,) = generate_tracks("train", 3, seconds=8.0), generate_tracks("test", 1, seconds=8.0)

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from tests.audio.models import small_model
-from torchpfc.audio import Audio, generate_track, read_audio, save_separator, write_audio
+from torchpfc.audio import Audio, read_audio, save_separator, write_audio
 from torchpfc.audio.progress import progress_bar
 from torchpfc.cli import main
+from torchpfc.paper.songs import generate_track
 
 
 @pytest.fixture

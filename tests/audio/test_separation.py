@@ -14,7 +14,6 @@ from torchpfc.audio import (
     Separated,
     Separator,
     bss_eval,
-    generate_track,
     load_separator,
     load_track,
     oracle_mask,
@@ -29,6 +28,7 @@ from torchpfc.audio import (
 )
 from torchpfc.checkpoint import CorruptFileError
 from torchpfc.data import DataError
+from torchpfc.paper.songs import generate_track
 
 KINDS = ("factorized", "vanilla", "nmf")
 

@@ -11,13 +11,13 @@ from torchpfc.audio import (
     Track,
     find_musdb,
     find_tracks,
-    generate_tracks,
     load_track,
     load_tracks,
     unpack_stems,
     write_audio,
 )
 from torchpfc.data import DataError
+from torchpfc.paper.songs import generate_track, generate_tracks
 
 
 def write_song(folder: Path, count: int = 400, channels: int = 2, rate: int = 44_100, stems: tuple[str, ...] = STEMS):
@@ -172,3 +172,11 @@ def test_bad_settings_of_clips(settings: dict[str, object], message: str) -> Non
 def test_no_clips() -> None:
     with pytest.raises(ValueError, match="count must be at least 1, got 0"):
         ClipSampler([numbered(50)], samples=5).draw(0, torch.Generator())
+
+
+def test_made_up_songs_are_still_found_here() -> None:
+    import torchpfc.audio
+
+    assert torchpfc.audio.generate_track is generate_track
+    with pytest.raises(AttributeError, match="no attribute 'generate_opera'"):
+        _ = torchpfc.audio.generate_opera

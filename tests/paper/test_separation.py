@@ -15,8 +15,6 @@ from torchpfc.audio import (
     Track,
     feature_mse,
     find_tracks,
-    generate_track,
-    generate_tracks,
     load_separator,
     separate,
     write_audio,
@@ -39,6 +37,7 @@ from torchpfc.paper.separation_measures import (
     measure_error,
 )
 from torchpfc.paper.separation_songs import FEATURES, SeparationConfig, all_clips, hear, load_songs
+from torchpfc.paper.songs import generate_track, generate_tracks
 
 
 def small(**changes: Any) -> SeparationConfig:

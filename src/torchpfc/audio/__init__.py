@@ -1,9 +1,11 @@
 """Audio source separation: vocals out of a mixture, from a folder of stems to a WAV file."""
 
+from importlib import import_module
+from typing import Any
+
 from torchpfc.audio.clips import Clips, ClipSampler
 from torchpfc.audio.features import Features, StreamingAnalysis, StreamingSynthesis
 from torchpfc.audio.files import Audio, AudioReader, AudioWriter, read_audio, write_audio
-from torchpfc.audio.generator import fingerprint, generate_track, generate_tracks
 from torchpfc.audio.masks import apply_mask, oracle_mask, soft_mask
 from torchpfc.audio.metrics import (
     Scores,
@@ -53,9 +55,6 @@ __all__ = [
     "feature_mse",
     "find_musdb",
     "find_tracks",
-    "fingerprint",
-    "generate_track",
-    "generate_tracks",
     "load_separator",
     "load_track",
     "load_tracks",
@@ -73,3 +72,11 @@ __all__ = [
     "unpack_stems",
     "write_audio",
 ]
+
+_SONGS = ("fingerprint", "generate_track", "generate_tracks")  # they live with the paper's experiments now
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SONGS:
+        return getattr(import_module("torchpfc.paper.songs"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -39,7 +39,7 @@ class ClipSampler:
         aligned: Whether all stems of a clip come from one place of one song, as in tests.
 
     Example:
-        >>> from torchpfc.audio.generator import generate_track
+        >>> from torchpfc.paper.songs import generate_track
         >>> sampler = ClipSampler([generate_track(0, seconds=3.0)], samples=44_100)
         >>> clips = sampler.draw(4, torch.Generator().manual_seed(0))
         >>> clips.mixture.shape, clips.vocals.shape

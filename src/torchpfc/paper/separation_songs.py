@@ -12,11 +12,12 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from torchpfc.audio import Clips, ClipSampler, Features, Track, find_musdb, find_tracks, fingerprint, generate_tracks
+from torchpfc.audio import Clips, ClipSampler, Features, Track, find_musdb, find_tracks
 from torchpfc.audio.stems import load_tracks
 from torchpfc.data.formats import DataError
 from torchpfc.data.images import data_folders
 from torchpfc.paper.recurrent_learners import Sequences
+from torchpfc.paper.songs import fingerprint, generate_tracks
 from torchpfc.training import random_stream
 
 GENERATED = "generated"

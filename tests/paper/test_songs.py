@@ -1,18 +1,9 @@
 import pytest
 import torch
 
-from torchpfc.audio import (
-    STEMS,
-    Features,
-    NMFSeparator,
-    fingerprint,
-    generate_track,
-    generate_tracks,
-    sdr,
-    separate,
-    separate_by_oracle,
-)
+from torchpfc.audio import STEMS, Features, NMFSeparator, sdr, separate, separate_by_oracle
 from torchpfc.audio.separation import Separated
+from torchpfc.paper.songs import fingerprint, generate_track, generate_tracks
 
 FROZEN = "d44c4e3db0e3ef895eb5066e951e7f392207897341d313a12ef2a582408fb1b8"
 

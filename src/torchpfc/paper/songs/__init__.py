@@ -12,11 +12,11 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from torchpfc.audio.generator.band import play_bass, play_drums, play_others
-from torchpfc.audio.generator.score import compose
-from torchpfc.audio.generator.sounds import RATE, Signal, echo, level
-from torchpfc.audio.generator.voice import sing
 from torchpfc.audio.stems import STEMS, Track
+from torchpfc.paper.songs.band import play_bass, play_drums, play_others
+from torchpfc.paper.songs.score import compose
+from torchpfc.paper.songs.sounds import RATE, Signal, echo, level
+from torchpfc.paper.songs.voice import sing
 
 __all__ = ["RATE", "fingerprint", "generate_track", "generate_tracks"]
 

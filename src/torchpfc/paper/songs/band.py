@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from torchpfc.audio.generator.score import Note, Score
-from torchpfc.audio.generator.sounds import RATE, Signal, add, clock, cycle, envelope, noise, play
+from torchpfc.paper.songs.score import Note, Score
+from torchpfc.paper.songs.sounds import RATE, Signal, add, clock, cycle, envelope, noise, play
 
 _HIGHEST = 12_000.0  # Hz; harmonics above are left out
 

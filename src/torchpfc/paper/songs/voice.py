@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchpfc.audio.generator.score import Note
-from torchpfc.audio.generator.sounds import RATE, Signal, add, clock, envelope, noise
+from torchpfc.paper.songs.score import Note
+from torchpfc.paper.songs.sounds import RATE, Signal, add, clock, envelope, noise
 
 VOWELS = np.array(
     [
