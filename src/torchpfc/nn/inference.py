@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchpfc.solvers import fused
+from torchpfc.solvers.cuda import fused
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,9 +14,9 @@ from torchpfc.nn.inference import Inference, RightUpdate, SliceBySlice
 from torchpfc.nn.slices import Slices
 from torchpfc.optim.alternating import ColumnCap, Normalization
 from torchpfc.solvers import largest_eigenvalue
+from torchpfc.solvers.cuda.halves import half_of, product_over_rows
 from torchpfc.solvers.descent import COLD_ITERATIONS, cold_start
 from torchpfc.solvers.fista import PAPER_FLOOR
-from torchpfc.solvers.halves import half_of, product_over_rows
 
 INIT_HIGH = 2e-2
 """Upper end of the uniform distribution that weights are drawn from, as in the published code."""

@@ -13,9 +13,9 @@ from torch.autograd import Function
 from torchpfc.solvers import Adjoint, NonnegativeLeastSquares, Solver, Unrolled, solve
 from torchpfc.solvers.adjoint import only_once
 from torchpfc.solvers.base import Trace, iterate
+from torchpfc.solvers.cuda.halves import half_of, product_over_rows
 from torchpfc.solvers.descent import Gram
 from torchpfc.solvers.gradient import GradientSolver
-from torchpfc.solvers.halves import half_of, product_over_rows
 from torchpfc.solvers.scaling import Bounds
 
 _ROWS_AT_ONCE = 32_768  # of a product over the steps of many slices: more would not be faster

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from torchpfc.solvers import fused
 from torchpfc.solvers.base import Outcome, Solver, Trace, iterate
+from torchpfc.solvers.cuda import fused
 from torchpfc.solvers.descent import Descent
 from torchpfc.solvers.scaling import Bounds
 

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from torchpfc.solvers.halves import can_be_rounded, half_of, product_over_rows
+from torchpfc.solvers.cuda.halves import can_be_rounded, half_of, product_over_rows
 from torchpfc.solvers.problem import NonnegativeLeastSquares
 
 # Above this many parts per feature, forming the r x r products of the weight gradient costs more than they save.

@@ -9,8 +9,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from torchpfc.solvers import fused
 from torchpfc.solvers.base import Momentum, Outcome, Trace
+from torchpfc.solvers.cuda import fused
 from torchpfc.solvers.descent import Descent
 from torchpfc.solvers.gradient import GradientSolver, GradientState
 from torchpfc.solvers.scaling import Bounds

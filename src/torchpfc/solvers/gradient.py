@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torchpfc.solvers import fused
 from torchpfc.solvers.base import Momentum, Pullback, Solver, State, Trace
+from torchpfc.solvers.cuda import fused
+from torchpfc.solvers.cuda.halves import Halves
 from torchpfc.solvers.descent import Descent
-from torchpfc.solvers.halves import Halves
 from torchpfc.solvers.scaling import Bounds
 
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.solvers.test_fused import distance, made, ready
+from tests.solvers.cuda.test_fused import distance, made, ready
 from torchpfc import FISTA, Implicit, ProjectedGradient
 from torchpfc.nn.inference import RightUpdate
-from torchpfc.solvers import fused, halves
 from torchpfc.solvers.adjoint import _solve_on_support
 from torchpfc.solvers.base import Trace, iterate
+from torchpfc.solvers.cuda import fused, halves
+from torchpfc.solvers.cuda.fused import Plan
 from torchpfc.solvers.descent import Gram
-from torchpfc.solvers.fused import Plan
 from torchpfc.solvers.gradient import GradientSolver
 from torchpfc.solvers.scaling import Bounds
 

@@ -1,10 +1,10 @@
 """Steps of a solve as kernels, on a CUDA device: all of them in one for up to a few hundred parts, else one for each.
 
 With few parts, a step keeps the device busy for a microsecond or two, less than it takes to start one of the several
-operations that a step in PyTorch consists of. The kernels of `torchpfc.solvers.kernels` take all steps at once. Where
-products may be rounded and C in half precision has room on one processor, it is fetched once, and a row never leaves
-the processor; else processors share rows. With more parts, a step is one product, as in PyTorch, and one kernel for all
-the rest of it. They do what the plain loops do, up to rounding. Where they do not apply, the plain loops run.
+operations that a step in PyTorch consists of. The kernels of `torchpfc.solvers.cuda.kernels` take all steps at once.
+Where products may be rounded and C in half precision has room on one processor, it is fetched once, and a row never
+leaves the processor; else processors share rows. With more parts, a step is one product, as in PyTorch, and one kernel
+for all the rest of it. They do what the plain loops do, up to rounding. Where they do not apply, the plain loops run.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from torchpfc.solvers.base import Outcome, Pullback, Trace
+from torchpfc.solvers.cuda.halves import C_SCALE, FEW_PARTS, Halves
 from torchpfc.solvers.descent import Descent, Gram
-from torchpfc.solvers.halves import C_SCALE, FEW_PARTS, Halves
 from torchpfc.solvers.scaling import Bounds
 
 LONGEST_ROW = 8192
@@ -35,7 +35,7 @@ _BESIDE_C = 10_240  # bytes of memory on a processor that rows on their way to a
 
 
 class Plan(NamedTuple):
-    """How the work of a kernel is divided; `torchpfc.solvers.kernels` explains the words."""
+    """How the work of a kernel is divided; `torchpfc.solvers.cuda.kernels` explains the words."""
 
     rows: int
     """Rows of a group of programs."""
@@ -349,7 +349,7 @@ def _launch_by_rows(  # gpu-only: starts a kernel
     name: str, like: Tensor, *arguments: Tensor | float | None, sizes: tuple[int, ...] = (), **constants: bool
 ) -> None:
     """Starts a kernel with a program for each row; None stands for an argument that it will not look at."""
-    from torchpfc.solvers import row_kernels
+    from torchpfc.solvers.cuda import row_kernels
 
     r = like.shape[-1]
     block, align = 1 << (r - 1).bit_length(), math.gcd(r, 16)
@@ -449,7 +449,7 @@ class _Task(NamedTuple):  # gpu-only: has kernels to start
 
     def launch(self, name: str, *arguments: Tensor | float | None, steps: int, **constants: bool) -> None:
         """Starts a kernel; None stands for an argument that it will not look at."""
-        from torchpfc.solvers import kernels
+        from torchpfc.solvers.cuda import kernels
 
         plan = self.plan
         n, r = self.like.shape[-2:]

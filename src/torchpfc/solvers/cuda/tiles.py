@@ -1,4 +1,4 @@
-"""What the kernels of `torchpfc.solvers.kernels` are made of.
+"""What the kernels of `torchpfc.solvers.cuda.kernels` are made of.
 
 A program holds whole rows of a batch, or a slice of their columns, as a tuple of tiles. Names in capitals are explained
 where that file begins.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from torchpfc.solvers.tiles import jit, power_below
+from torchpfc.solvers.cuda.tiles import jit, power_below
 
 with suppress(ImportError):
     import triton.language as tl
@@ -15,7 +15,7 @@ with suppress(ImportError):
 
 @jit  # gpu-only: compiled for the device
 def _store_half(values, halves, factors, row, at, inside, C_SCALE: tl.constexpr):
-    """Stores a row as `torchpfc.solvers.halves.Halves` wants it.
+    """Stores a row as `torchpfc.solvers.cuda.halves.Halves` wants it.
 
     Args:
         values: The row.

@@ -16,12 +16,13 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torchpfc import FISTA, Implicit, NonnegativeLeastSquares, ProjectedGradient, Unrolled, solve
-from torchpfc.solvers import Adjoint, fused, kernels, tiles
+from torchpfc.solvers import Adjoint
 from torchpfc.solvers.adjoint import _solve_on_support
 from torchpfc.solvers.base import Outcome, Trace, iterate
+from torchpfc.solvers.cuda import fused, kernels, tiles
+from torchpfc.solvers.cuda.fused import Device, Plan, plan_for, plan_to_keep
+from torchpfc.solvers.cuda.halves import C_SCALE, FEW_PARTS, KEPT_PARTS, can_be_rounded, half_of
 from torchpfc.solvers.descent import Descent, Factored, Gram, prepare
-from torchpfc.solvers.fused import Device, Plan, plan_for, plan_to_keep
-from torchpfc.solvers.halves import C_SCALE, FEW_PARTS, KEPT_PARTS, can_be_rounded, half_of
 from torchpfc.solvers.scaling import Bounds
 
 H200 = Device(processors=132, shared=232_448)
@@ -401,7 +402,7 @@ def test_in_half_precision_all_is_as_exact_as_in_tf32(
         return [found, *back, u, *descent.unrolled_gradients(trace.h[..., :30, :, :], back.v, back.total)]
 
     halves = everything(descent, start, gradient)
-    monkeypatch.setattr("torchpfc.solvers.halves.can_be_rounded", lambda rows: False)
+    monkeypatch.setattr("torchpfc.solvers.cuda.halves.can_be_rounded", lambda rows: False)
     singles = everything(plain, start, gradient)
     doubles = everything(exact, start.double(), gradient.double())
     for half, single, double in zip(halves, singles, doubles, strict=True):

@@ -1,7 +1,7 @@
 """The loops of `FISTA` and `Implicit` as Triton kernels.
 
 `fista`, `pull_back` and `conjugate_residuals` take all steps of a solve in one launch. Where a step is worth its own
-launch, `torchpfc.solvers.row_kernels` has what it needs beside the product.
+launch, `torchpfc.solvers.cuda.row_kernels` has what it needs beside the product.
 
 No row of a batch depends on another. So a group of programs takes a few rows through every step without asking anybody
 outside of the group. Each program of a group owns a slice of the columns of h. After each step it writes its slice to
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from torchpfc.solvers.tiles import (
+from torchpfc.solvers.cuda.tiles import (
     cap,
     difference,
     dot_rows,
