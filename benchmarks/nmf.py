@@ -39,7 +39,7 @@ from sklearn.decomposition import non_negative_factorization
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from torchpfc.optim.alternating import factorize
+from torchpfc.nmf import factorize
 
 SLACK = {"near": 0.01, "same": 0.001}
 NOISE = 0.1

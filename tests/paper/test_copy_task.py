@@ -7,9 +7,9 @@ import torch
 
 from tests.paper.made import context
 from tests.paper.stopped import assert_same_bits_when_stopped
+from torchpfc.nmf import ColumnCap
 from torchpfc.nn import SliceBySlice, rnn_reconstruction_loss, stack_models
 from torchpfc.nn.recording import record_couplings
-from torchpfc.optim.alternating import ColumnCap
 from torchpfc.paper import experiments
 from torchpfc.paper.copy_task import AskedErrors, CopyConfig, CopyRun, CopySource, run
 from torchpfc.paper.recurrent_models import NORMALIZATIONS, build_network, build_nmf

@@ -10,8 +10,8 @@ import torch
 from tests.paper.made import context
 from tests.paper.stopped import assert_same_bits_when_stopped
 from torchpfc.data.sequences import PATTERN
+from torchpfc.nmf import ColumnCap, MeanOfMax
 from torchpfc.nn import AllSlices, SliceBySlice
-from torchpfc.optim.alternating import ColumnCap, MeanOfMax
 from torchpfc.paper import experiments
 from torchpfc.paper.recurrent_learners import GradientLearner
 from torchpfc.paper.registry import Job

@@ -9,8 +9,8 @@ from torch import nn
 from tests.paper.made import CLASSES, TRAIN, context, made_images, numbers
 from tests.paper.stopped import Killed, stop_at
 from torchpfc import FactorizedRNN, VanillaRNN, keep_nonnegative, record_couplings, rnn_reconstruction_loss
+from torchpfc.nmf import ColumnCap, MeanOfMax
 from torchpfc.optim import RMSprop
-from torchpfc.optim.alternating import ColumnCap, MeanOfMax
 from torchpfc.paper import experiments
 from torchpfc.paper.devices import open_fabric
 from torchpfc.paper.image_training import split

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torchpfc.audio.features import Features
-from torchpfc.optim.alternating import factorize
+from torchpfc.nmf import factorize
 from torchpfc.solvers import FISTA, NonnegativeLeastSquares, solve
 
 STEPS = 50

@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchpfc.nmf import factorize, k_means
 from torchpfc.nn.block import PFCBlock
-from torchpfc.nn.clusters import k_means
-from torchpfc.optim.alternating import factorize
 from torchpfc.optim.ledger import Ledger
 from torchpfc.solvers import FISTA, NonnegativeLeastSquares, Solver, solve
 from torchpfc.solvers.descent import estimate_lipschitz

@@ -1,6 +1,6 @@
 """Learning the weights: the optimizers of the paper, and windows that say which columns a step may change."""
 
-from torchpfc.optim.alternating import Factorization, factorize
+from torchpfc.nmf import Factorization, factorize
 from torchpfc.optim.ledger import Ledger
 from torchpfc.optim.rmsprop import RMSprop
 from torchpfc.optim.rmsprop_slw import RMSpropSLW

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchpfc.nmf import ColumnCap, MeanOfMax, Normalization
 from torchpfc.nn import NMFRNN, FactorizedRNN, RecurrentCoupling, SliceBySlice, VanillaRNN, record_couplings
 from torchpfc.nn.slices import Slices
-from torchpfc.optim.alternating import ColumnCap, MeanOfMax, Normalization
 from torchpfc.solvers import FISTA
 from torchpfc.training import Scored, random_stream
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchpfc.nmf import k_means
 from torchpfc.nn.block import PFCBlock
-from torchpfc.nn.clusters import k_means
 from torchpfc.nn.constraints import keep_nonnegative
 from torchpfc.sklearn.rows import Rows
 from torchpfc.solvers import ConvergenceWarning, nnls

@@ -10,7 +10,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from torchpfc.nn.clusters import k_means
+from torchpfc.nmf import k_means
 from torchpfc.sklearn.base import DTYPES
 from torchpfc.sklearn.calibration import relative_residual
 from torchpfc.sklearn.learning import MEANS_STEPS, couple, readout, suitable_count, unit_columns

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from torchpfc.optim.alternating import factorize
+from torchpfc.nmf import factorize
 from torchpfc.optim.ledger import Ledger
 from torchpfc.sklearn.base import DTYPES, PFCEstimator, check_number
 from torchpfc.sklearn.calibration import relative_residual

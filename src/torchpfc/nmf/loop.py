@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchpfc.optim.alternating.matrix import Matrix
-from torchpfc.optim.alternating.normalization import Normalization, UnitNorm
-from torchpfc.optim.alternating.updates import HALS, HalfProblem, UpdateRule
+from torchpfc.nmf.matrix import Matrix
+from torchpfc.nmf.normalization import Normalization, UnitNorm
+from torchpfc.nmf.updates import HALS, HalfProblem, UpdateRule
 
 Callback = Callable[[int, float], bool | None]
 

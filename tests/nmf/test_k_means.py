@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from torchpfc.nn.clusters import closest, k_means
+from torchpfc.nmf.k_means import closest, k_means
 
 
 def seeded(seed: int = 0) -> torch.Generator:

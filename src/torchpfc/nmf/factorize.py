@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchpfc.optim.alternating.loop import Alternation, Callback, Factorization
-from torchpfc.optim.alternating.matrix import Matrix
-from torchpfc.optim.alternating.normalization import Normalization
-from torchpfc.optim.alternating.progress import ProgressBar
-from torchpfc.optim.alternating.updates import HALS, UpdateRule
+from torchpfc.nmf.loop import Alternation, Callback, Factorization
+from torchpfc.nmf.matrix import Matrix
+from torchpfc.nmf.normalization import Normalization
+from torchpfc.nmf.progress import ProgressBar
+from torchpfc.nmf.updates import HALS, UpdateRule
 
 
 @torch.no_grad()

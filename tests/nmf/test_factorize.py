@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from sklearn.decomposition import non_negative_factorization
 
-from torchpfc.optim.alternating import (
+from torchpfc.nmf import (
     HALS,
     ColumnCap,
     GradientUpdates,

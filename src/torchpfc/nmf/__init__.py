@@ -1,9 +1,10 @@
 r"""Learning W without backpropagation: alternating updates that factorize a matrix, $V \approx H W^\top$."""
 
-from torchpfc.optim.alternating.factorize import factorize
-from torchpfc.optim.alternating.loop import Factorization, History
-from torchpfc.optim.alternating.normalization import ColumnCap, MeanOfMax, Normalization, UnitNorm
-from torchpfc.optim.alternating.updates import HALS, GradientUpdates, HalfProblem, LeeSeung, UpdateRule
+from torchpfc.nmf.factorize import factorize
+from torchpfc.nmf.k_means import k_means
+from torchpfc.nmf.loop import Factorization, History
+from torchpfc.nmf.normalization import ColumnCap, MeanOfMax, Normalization, UnitNorm
+from torchpfc.nmf.updates import HALS, GradientUpdates, HalfProblem, LeeSeung, UpdateRule
 
 __all__ = [
     "HALS",
@@ -18,4 +19,5 @@ __all__ = [
     "UnitNorm",
     "UpdateRule",
     "factorize",
+    "k_means",
 ]
