@@ -12,8 +12,8 @@ from torch import nn
 from torchpfc.audio.features import Features
 from torchpfc.audio.nmf import NMFSeparator
 from torchpfc.checkpoint import STATE_FILE, CorruptFileError, load_checkpoint, save_checkpoint
-from torchpfc.nn.rnn import FactorizedRNN
-from torchpfc.nn.vanilla_rnn import VanillaRNN
+from torchpfc.nn.recurrent.rnn import FactorizedRNN
+from torchpfc.nn.recurrent.vanilla import VanillaRNN
 from torchpfc.solvers import FISTA
 
 

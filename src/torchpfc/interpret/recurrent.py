@@ -135,7 +135,7 @@ def columns_in_use(model: Recurrent, threshold: float = 0.01) -> Tensor:
         Their indices in ascending order.
 
     Example:
-        >>> from torchpfc.nn.nmf_rnn import NMFRNN
+        >>> from torchpfc.nn.recurrent.nmf_rnn import NMFRNN
         >>> rnn = NMFRNN(3, num_basis=4)
         >>> rnn.weight[:, 1] = 1e-5
         >>> columns_in_use(rnn)
@@ -160,7 +160,7 @@ def transition_graph(model: Recurrent, threshold: float = 0.01, *, edge_threshol
             that column. A column without an entry of W_h above `threshold` has no state before it.
 
     Example:
-        >>> from torchpfc.nn.nmf_rnn import NMFRNN
+        >>> from torchpfc.nn.recurrent.nmf_rnn import NMFRNN
         >>> rnn = NMFRNN(2, num_basis=3)
         >>> rnn.weight.fill_(1e-5).shape
         torch.Size([7, 3])

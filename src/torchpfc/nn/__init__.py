@@ -5,14 +5,20 @@ from torchpfc.nn.block import Coupling, PFCBlock
 from torchpfc.nn.completion import Completion
 from torchpfc.nn.constraints import keep_nonnegative
 from torchpfc.nn.continual import ContinualPFC
-from torchpfc.nn.inference import AllSlices, SliceBySlice
 from torchpfc.nn.mlp import MLP
-from torchpfc.nn.nmf_rnn import NMFRNN
 from torchpfc.nn.recording import reconstruction_loss, record_couplings, warm_couplings
+from torchpfc.nn.recurrent import (
+    NMFRNN,
+    AllSlices,
+    FactorizedRNN,
+    FactorizedRNNCell,
+    RecurrentCoupling,
+    SliceBySlice,
+    VanillaRNN,
+    rnn_reconstruction_loss,
+)
 from torchpfc.nn.residual import ResidualPFC
-from torchpfc.nn.rnn import FactorizedRNN, FactorizedRNNCell, RecurrentCoupling, rnn_reconstruction_loss
 from torchpfc.nn.stack import stack_models, unstack_models
-from torchpfc.nn.vanilla_rnn import VanillaRNN
 
 __all__ = [
     "MLP",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchpfc.nmf import ColumnCap, MeanOfMax, Normalization
 from torchpfc.nn import NMFRNN, FactorizedRNN, RecurrentCoupling, SliceBySlice, VanillaRNN, record_couplings
-from torchpfc.nn.slices import Slices
+from torchpfc.nn.recurrent.slices import Slices
 from torchpfc.solvers import FISTA
 from torchpfc.training import Scored, random_stream
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.solvers.cuda.test_fused import distance, made, ready
 from torchpfc import FISTA, Implicit, ProjectedGradient
-from torchpfc.nn.inference import RightUpdate
+from torchpfc.nn.recurrent.inference import RightUpdate
 from torchpfc.solvers.adjoint import _solve_on_support
 from torchpfc.solvers.base import Trace, iterate
 from torchpfc.solvers.cuda import fused, halves

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.nn.networks import (
+from tests.nn.recurrent.networks import (
     BASIS,
     INPUT,
     OUTPUT,

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchpfc.nmf import ColumnCap, Normalization
-from torchpfc.nn.inference import Inference, RightUpdate, SliceBySlice
-from torchpfc.nn.slices import Slices
+from torchpfc.nn.recurrent.inference import Inference, RightUpdate, SliceBySlice
+from torchpfc.nn.recurrent.slices import Slices
 from torchpfc.solvers import largest_eigenvalue
 from torchpfc.solvers.cuda.halves import half_of, product_over_rows
 from torchpfc.solvers.descent import COLD_ITERATIONS, cold_start

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.nn.networks import (
+from tests.nn.recurrent.networks import (
     BASIS,
     INPUT,
     OPTIONS,
@@ -38,7 +38,7 @@ from torchpfc import (
     rnn_reconstruction_loss,
 )
 from torchpfc.nn import RecurrentCoupling
-from torchpfc.nn.recurrence import Recurrence
+from torchpfc.nn.recurrent.recurrence import Recurrence
 
 
 def textbook(
@@ -145,7 +145,7 @@ def test_outputs_and_gradients_are_those_of_the_plain_double_loop(name: str, len
 def test_the_gradient_of_all_slices_is_that_of_finite_differences(
     rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchpfc.nn.recurrence._ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr("torchpfc.nn.recurrent.recurrence._ROWS_AT_ONCE", rows_at_once)
     # Without the cap, whose ratio counts as a constant, and with a step size that does not follow the weights.
     W = 0.5 * torch.rand(BASIS + INPUT, BASIS, generator=generator(), dtype=torch.float64)
     x, state = make_input(2, 3).movedim(1, 0), make_state(2)
@@ -171,7 +171,7 @@ def test_slices_that_go_back_side_by_side_go_back_as_they_would_alone(
     active = (torch.arange(7).unsqueeze(1) < torch.tensor([7, 2, 4])[:rows]).view(7, *(1 for _ in stack), rows, 1)
 
     def gradients(rows_at_once: int) -> tuple[Tensor, ...]:
-        monkeypatch.setattr("torchpfc.nn.recurrence._ROWS_AT_ONCE", rows_at_once)
+        monkeypatch.setattr("torchpfc.nn.recurrent.recurrence._ROWS_AT_ONCE", rows_at_once)
         inputs = tuple(t.clone().requires_grad_() for t in (x, W, state))
         recurrence = Recurrence(solver, Unrolled(), L, through_time=False, active=active)
         return torch.autograd.grad((recurrence.states(*inputs) * weights).sum(), inputs)

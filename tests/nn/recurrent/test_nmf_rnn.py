@@ -13,7 +13,7 @@ from torchpfc import NMFRNN
 from torchpfc.interpret import columns_in_use, transition_graph
 from torchpfc.nmf import ColumnCap, MeanOfMax, Normalization
 from torchpfc.nn import AllSlices, SliceBySlice
-from torchpfc.nn.nmf_rnn import Losses
+from torchpfc.nn.recurrent.nmf_rnn import Losses
 from torchpfc.solvers.cuda import fused
 
 PATTERN = [0, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 1, 2, 2, 2, 2, 2, 1, 3, 2, 1]

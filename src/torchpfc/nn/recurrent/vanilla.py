@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchpfc.nn.slices import Lengths, Slices
+from torchpfc.nn.recurrent.slices import Lengths, Slices
 
 
 class VanillaRNN(nn.Module):

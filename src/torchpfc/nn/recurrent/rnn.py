@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from torchpfc.nn.block import INIT_RANGE, Coupling, PFCBlock
 from torchpfc.nn.recording import Couplings
-from torchpfc.nn.recurrence import Recurrence
-from torchpfc.nn.slices import Lengths, Slices
+from torchpfc.nn.recurrent.recurrence import Recurrence
+from torchpfc.nn.recurrent.slices import Lengths, Slices
 from torchpfc.solvers import FISTA, Adjoint, Solver
 
 SLICE_STEPS = 10
