@@ -5,13 +5,13 @@ answered, teach it more without forgetting, and take knowledge out again.
 """
 
 from torchpfc._version import __version__
+from torchpfc.continual import ContinualPFC
 from torchpfc.interpret import explain
 from torchpfc.nn import (
     MLP,
     NMFRNN,
     Attention,
     Completion,
-    ContinualPFC,
     Coupling,
     FactorizedAttention,
     FactorizedRNN,

@@ -8,7 +8,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.neighbors import NearestCentroid
 
 from tests.paper.made import context, made_images, numbers
-from torchpfc.nn.continual import ContinualPFC
+from torchpfc.continual import ContinualPFC
 from torchpfc.paper.closed_form import Parts, RunningSums, run_one_pass
 from torchpfc.paper.continual_tables import run_in_order, run_split
 from torchpfc.paper.one_pass_learners import FourierRidge, PartsLearner

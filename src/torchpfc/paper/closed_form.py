@@ -12,9 +12,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from torchpfc.continual import ContinualPFC, Shifts
 from torchpfc.data.images import IMAGE_SETS, ImageData, load_images
 from torchpfc.data.streams import SPLIT_PAIRS, class_tasks
-from torchpfc.nn.continual import ContinualPFC, Shifts
 from torchpfc.paper.continual_metrics import continual_curves, continual_metrics
 from torchpfc.paper.devices import dtype_of
 from torchpfc.paper.one_pass_learners import (

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchpfc.continual import ContinualPFC
 from torchpfc.data.images import ImageData
-from torchpfc.nn.continual import ContinualPFC
 from torchpfc.paper.column_pictures import IN_A_ROW, draw_images
 
 ROWS_AT_ONCE = 1000

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from torchpfc import ContinualPFC, forget
-from torchpfc.nn.continual import Shifts
+from torchpfc.continual import Shifts
 from torchpfc.optim.ledger import Ledger
 
 SIZE, CLASSES, EACH = 12, 4, 30
@@ -193,3 +193,11 @@ def test_examples_that_do_not_fit_are_refused() -> None:
         model.learn(torch.rand(3, SIZE), torch.full((3,), 4))
     with pytest.raises(ValueError, match="count must be at least 1, got 0"):
         model.learn(torch.rand(3, SIZE), torch.zeros(3).long(), count=0)
+
+
+def test_the_learner_is_still_found_among_the_modules() -> None:
+    import torchpfc.nn
+
+    assert torchpfc.nn.ContinualPFC is ContinualPFC
+    with pytest.raises(AttributeError, match="no attribute 'Continual'"):
+        _ = torchpfc.nn.Continual
