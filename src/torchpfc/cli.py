@@ -401,7 +401,7 @@ def _separate(args: argparse.Namespace) -> int:
     import torch
 
     from torchpfc.audio import load_separator, separate_file
-    from torchpfc.audio.progress import progress_bar
+    from torchpfc.progress import Progress
 
     if args.device not in ("cpu", "cuda"):
         raise _Problem(f"--device must be cpu or cuda, got {args.device!r}")
@@ -412,9 +412,9 @@ def _separate(args: argparse.Namespace) -> int:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # products of a slice are small: threads bring little, and wait where others work as well
     try:
-        with _explained(), progress_bar(f"Separating {args.song.name}") as tell:
+        with _explained(), Progress(1.0, f"Separating {args.song.name}") as progress:
             model, features, _ = load_separator(args.model)
-            files = separate_file(args.song, args.out, model.to(args.device), features, tell=tell)
+            files = separate_file(args.song, args.out, model.to(args.device), features, tell=progress.at)
     finally:
         torch.set_num_threads(threads)
     for file in files:

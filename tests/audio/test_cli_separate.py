@@ -1,4 +1,3 @@
-import sys
 from pathlib import Path
 
 import pytest
@@ -6,7 +5,6 @@ import torch
 
 from tests.audio.models import small_model
 from torchpfc.audio import Audio, read_audio, save_separator, write_audio
-from torchpfc.audio.progress import progress_bar
 from torchpfc.cli import main
 from torchpfc.paper.songs import generate_track
 
@@ -45,13 +43,3 @@ def test_what_cannot_be_separated_is_one_line(
     error = capsys.readouterr().err
     assert message in error and error.startswith("torchpfc separate: ") and error.count("\n") == 1
     assert not (song / "out").exists()
-
-
-def test_a_bar_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar("Separating") as tell:
-        tell(0.5)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with progress_bar("Separating") as tell:
-        tell(1.0)
-    assert "Separating" in capsys.readouterr().err

@@ -196,10 +196,10 @@ def test_a_run_that_fails_before_its_first_checkpoint_leaves_nothing(fabric: Any
 
 def test_progress_is_that_of_all_groups_together(fabric: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[float] = []
-    monkeypatch.setattr("torchpfc.paper.progress.Progress.at", lambda self, done: told.append(done))
+    monkeypatch.setattr("torchpfc.progress.Progress.at", lambda self, done, label=None: told.append(done))
     groups = make_groups([(make(Recorder()), [Job(Sized(1), 0), Job(Sized(4), 0)])])
     run_groups(groups, fabric, tmp_path)
-    assert told == [0.5, 1.0, 3.0, 5.0]
+    assert told == [0.0, 0.5, 1.0, 1.0, 3.0, 5.0]  # each begins where the one before ended
 
 
 def test_only_the_first_process_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,8 @@ from torch import Tensor
 from torchpfc.nmf.loop import Alternation, Callback, Factorization
 from torchpfc.nmf.matrix import Matrix
 from torchpfc.nmf.normalization import Normalization
-from torchpfc.nmf.progress import ProgressBar
 from torchpfc.nmf.updates import HALS, UpdateRule
+from torchpfc.progress import Progress
 
 
 @torch.no_grad()
@@ -87,11 +87,14 @@ def factorize(
         _check_pair(init, V, num_basis, nonnegative, restarts)
     run = Alternation(Matrix.of(V.detach(), mask), rule, normalization, l1, nonnegative, batch_size)
     best: Factorization | None = None
-    with torch.autocast(V.device.type, enabled=False), ProgressBar(restarts * max_iter, progress) as bar:
+    with torch.autocast(V.device.type, enabled=False), Progress(restarts * max_iter, show=progress) as bar:
         for restart in range(restarts):
             W, H = _random_start(run.data.V, num_basis, nonnegative, generator) if init is None else init
-            bar.finished = restart * max_iter
-            result = run.minimize(W, H, max_iter=max_iter, tol=tol, watchers=(callback, bar.update))
+
+            def show(k: int, objective: float, done: int = restart * max_iter) -> None:
+                bar.at(done + k, f"{done + k} of {restarts * max_iter}, objective {objective:.6g}")
+
+            result = run.minimize(W, H, max_iter=max_iter, tol=tol, watchers=(callback, show))
             if best is None or result.objective < best.objective:
                 best = result
     assert best is not None

@@ -22,9 +22,9 @@ from torchpfc.nn.constraints import project_nonnegative_
 from torchpfc.nn.stack import select_models_
 from torchpfc.optim import RMSprop
 from torchpfc.paper.devices import dtype_of
-from torchpfc.paper.progress import Ticking
 from torchpfc.paper.registry import Job, settings
 from torchpfc.paper.results import Result
+from torchpfc.progress import Ticking
 from torchpfc.solvers import ConvergenceWarning, Solver
 from torchpfc.training import (
     Batches,

@@ -24,9 +24,9 @@ from torchpfc.optim.stacked_slw import StackedRMSpropSLW
 from torchpfc.paper.devices import dtype_of
 from torchpfc.paper.elastic import Anchored
 from torchpfc.paper.image_training import rows_at_once, solving
-from torchpfc.paper.progress import Ticking
 from torchpfc.paper.registry import Job
 from torchpfc.paper.windows import columns_reached, make_optimizer, num_units
+from torchpfc.progress import Ticking
 from torchpfc.solvers import ConvergenceWarning, Solver
 from torchpfc.training import (
     Batch,

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchpfc.checkpoint import STATE_FILE, CorruptFileError, load_checkpoint, read_json, write_atomically
-from torchpfc.paper.progress import Progress
 from torchpfc.paper.registry import Experiment, Job, settings
 from torchpfc.paper.results import Result, describe_hardware, describe_versions, job_key, result_path
+from torchpfc.progress import Progress
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -158,13 +158,14 @@ def run_groups(
         How many jobs were run; the others had results already.
     """
     count, done = 0, 0.0
-    with Progress(sum(group.work for group in groups), quiet=not fabric.is_global_zero) as progress:
+    first = fabric.is_global_zero
+    with Progress(sum(group.work for group in groups), show=None if first else False, lines=first) as progress:
         for number, group in enumerate(groups, start=1):
             folder = results / UNFINISHED / group.key
             # One process decides: another might look when this one has gone on.
             jobs = fabric.broadcast(group.to_run(results, folder) if fabric.is_global_zero else ())
             if jobs:
-                progress.describe(f"{group.experiment.name} ({number} of {len(groups)}, {len(jobs)} at once)")
+                progress.at(done, f"{group.experiment.name} ({number} of {len(groups)}, {len(jobs)} at once)")
                 part = progress.part(done, group.work)
                 context = Context(fabric, folder, data_dir, test, precision, checkpoint_seconds, models, part)
                 try:

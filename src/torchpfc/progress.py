@@ -1,12 +1,15 @@
-"""How far an experiment is: a bar on a terminal, a line now and then elsewhere."""
+"""How far something is: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
+import importlib.util
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+_SECONDS_BEFORE_BAR = 2.0
 _SECONDS_BETWEEN_LINES = 30.0
 
 T = TypeVar("T", covariant=True)
@@ -17,36 +20,35 @@ class Progress:
 
     Args:
         total: The amount of work, in any unit.
-        quiet: Show nothing, as all processes but the first do.
+        label: What is going on.
+        show: True shows a bar at once, False nothing ever, None a bar on a terminal after two seconds. Without rich
+            there is none.
+        lines: Whether to print a line now and then where there is no bar.
+
+    Example:
+        >>> with Progress(3.0, "Counting") as progress:
+        ...     progress.at(1.5)
     """
 
-    def __init__(self, total: float, *, quiet: bool = False) -> None:
-        self._total, self._quiet, self._label = max(total, 1e-9), quiet, ""
-        self._last_line = time.monotonic()
-        self._bar = None if quiet or not sys.stderr.isatty() else _make_bar(self._total)
+    def __init__(self, total: float, label: str = "", *, show: bool | None = None, lines: bool = False) -> None:
+        self._total, self._label, self._done = max(total, 1e-9), label, 0.0
+        self._quiet = show is False
+        has_bar = (sys.stderr.isatty() if show is None else show) and importlib.util.find_spec("rich") is not None
+        self._bar_from = time.monotonic() + (0.0 if show else _SECONDS_BEFORE_BAR) if has_bar else math.inf
+        self._line_from = time.monotonic() + _SECONDS_BETWEEN_LINES if lines and not has_bar else math.inf
+        self._bar: Any = None
 
     def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
-    def describe(self, label: str) -> None:
-        """Says what is going on."""
-        self._label = label
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], description=label)
-
-    def at(self, done: float) -> None:
-        """Says how much of the work is done by now."""
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=done)
-        elif not self._quiet and time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
-            self._last_line = time.monotonic()
-            print(f"{100 * done / self._total:3.0f} %  {self._label}", file=sys.stderr, flush=True)
+    def at(self, done: float, label: str | None = None) -> None:
+        """Says how much of the work is done by now, and what is going on if that is something else than before."""
+        self._done, self._label = done, self._label if label is None else label
+        self._show()
 
     def part(self, start: float, amount: float) -> Callable[[float], None]:
         """What to tell the share of a part of the work to."""
@@ -58,6 +60,17 @@ class Progress:
             self._bar.console.print(text, highlight=False, markup=False)
         elif not self._quiet:
             print(text, file=sys.stderr, flush=True)
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        if now >= self._bar_from:
+            if self._bar is None:
+                self._bar = _make_bar(self._total)
+                self._bar.start()
+            self._bar.update(self._bar.task_ids[0], completed=self._done, description=self._label)
+        elif now >= self._line_from:
+            self._line_from = now + _SECONDS_BETWEEN_LINES
+            print(f"{100 * self._done / self._total:3.0f} %  {self._label}", file=sys.stderr, flush=True)
 
 
 class _Epochs(Protocol[T]):
@@ -101,5 +114,5 @@ def _make_bar(total: float) -> Any:
 
     columns = BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn()
     bar = Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True))
-    bar.add_task("Starting", total=total)
+    bar.add_task("", total=total)
     return bar

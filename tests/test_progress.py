@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from torchpfc.paper import progress
-from torchpfc.paper.progress import Progress, Ticking
+from torchpfc import progress
+from torchpfc.progress import Progress, Ticking
 
 
 class Clock:
@@ -24,9 +24,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress(200.0) as shown:
-        shown.describe("learning")
-        shown.at(10.0)
+    with Progress(200.0, lines=True) as shown:
+        shown.at(10.0, "learning")
         assert capsys.readouterr().err == ""
         clock.now = 31.0
         shown.part(50.0, 100.0)(0.5)
@@ -39,20 +38,23 @@ def test_without_a_terminal_there_is_a_line_now_and_then(clock: Clock, capsys: p
 
 
 def test_other_processes_are_quiet(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress(0.0, quiet=True) as shown:
+    with Progress(0.0, show=False, lines=False) as shown:
         clock.now = 99.0
-        shown.describe("learning")
-        shown.at(0.0)
+        shown.at(0.0, "learning")
         shown.note("a result")
     assert capsys.readouterr() == ("", "")
 
 
-def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_terminal_there_is_a_bar_after_two_seconds(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("rich")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     with Progress(2.0) as shown:
-        shown.describe("learning")
+        shown.at(0.0, "learning")
+        assert capsys.readouterr().err == ""  # it may be over in a moment
+        clock.now = 2.5
         shown.at(1.0)
         shown.note("a [result]")
         shown.at(2.0)
