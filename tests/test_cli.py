@@ -401,7 +401,7 @@ def test_a_checkpoint_that_cannot_be_read_is_one_line(lab, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("torchpfc.paper.image_training.unstack_models", stop)
+        patch.setattr("torchpfc.paper.learners.unstack_models", stop)
         assert run(**TINY) == 130
     (state,) = (lab / "results").glob("unfinished/*/state.json")
     state.write_text(state.read_text()[:100])

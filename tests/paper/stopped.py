@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.paper.made import numbers
-from torchpfc.paper.recurrent_training import RecurrentRun
 from torchpfc.paper.results import Result
+from torchpfc.paper.stack_run import StackRun
 
 
 class Killed(BaseException):
@@ -26,13 +26,13 @@ def stop_at(share: float) -> Callable[[float], None]:
 
 
 def assert_same_bits_when_stopped(
-    kind: type[RecurrentRun], number: int, run: Callable[[Path], list[Result]], folder: Path
+    kind: type[StackRun], number: int, run: Callable[[Path], list[Result]], folder: Path
 ) -> None:
     """Runs once as a whole, and once with a stop after a round of that number, before anything of it is saved."""
     whole = [numbers(result) for result in run(folder / "whole")]
     examine = kind.examine
 
-    def stopping(self: RecurrentRun, stats: Any) -> Any:
+    def stopping(self: StackRun, stats: Any) -> Any:
         if stats.epoch == number:
             raise Killed
         return examine(self, stats)

@@ -24,7 +24,7 @@ from torchpfc.paper.continual import (
     task_phases,
 )
 from torchpfc.paper.elastic import remember_importance
-from torchpfc.paper.phases import PhaseRun
+from torchpfc.paper.image_run import ImageRun
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.training import Batches, SquaredErrors, evaluate, fit, random_stream
@@ -99,7 +99,7 @@ def test_an_order_is_by_label_or_one_for_all() -> None:
 def test_a_stack_over_tasks_is_a_loop_one_would_write(tmp_path: Path) -> None:
     """The second model of a stack, against a plain loop with the optimizer of the library."""
     config, data, seed = small(protocol="strict"), made_images("mnist"), 1
-    run = PhaseRun(TASKS, [Job(small(), 0), Job(config, seed)], context(tmp_path))
+    run = ImageRun(TASKS, [Job(small(), 0), Job(config, seed)], context(tmp_path))
     run.train()
     x, target = data.train.x.double(), F.one_hot(data.train.label, 10).double()
     block = PFCBlock(16, 10, config.num_basis, solver=FISTA.paper(4), generator=random_stream(seed, "weights")).double()
@@ -125,17 +125,17 @@ def test_a_stack_over_tasks_is_a_loop_one_would_write(tmp_path: Path) -> None:
                 break
         block.load_state_dict(best[1])
         position = best[2]
-    found = run.models()[1]
+    found = run.learner.unstack()[1]
     assert isinstance(found, PFCBlock) and run.best_positions[1] == position > 0
     torch.testing.assert_close(found.weight_x, block.weight_x, rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(found.weight_y, block.weight_y, rtol=1e-6, atol=1e-9)
 
 
 def test_what_the_window_has_left_never_changes_and_what_it_has_not_reached_is_random(tmp_path: Path) -> None:
-    run = PhaseRun(TASKS, [Job(small(), 0)], context(tmp_path))
-    start = run.models()[0]
+    run = ImageRun(TASKS, [Job(small(), 0)], context(tmp_path))
+    start = run.learner.unstack()[0]
     run.train()
-    end = run.models()[0]
+    end = run.learner.unstack()[0]
     assert isinstance(start, PFCBlock) and isinstance(end, PFCBlock)
     used = int(run.records[0].columns[-1])
     assert 10 < used < 80 and run.records[0].columns == sorted(run.records[0].columns)
@@ -180,13 +180,13 @@ def test_results_hold_the_matrix_and_what_follows_from_it(tmp_path: Path) -> Non
 
 def test_without_a_test_nothing_looks_at_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    whole = PhaseRun.evaluate_rows
+    whole = ImageRun.evaluate_rows
 
-    def watch(self: PhaseRun, x: torch.Tensor, *args: Any) -> Any:
+    def watch(self: ImageRun, x: torch.Tensor, *args: Any) -> Any:
         seen.append(len(x))
         return whole(self, x, *args)
 
-    monkeypatch.setattr(PhaseRun, "evaluate_rows", watch)
+    monkeypatch.setattr(ImageRun, "evaluate_rows", watch)
     (result,) = run_tasks([Job(small(epochs=1), 0)], context(tmp_path, test=False))
     assert "test_accuracy" not in result.metrics and result.metrics["valid_accuracy"] >= 0
     assert set(seen) == {200}
@@ -198,13 +198,13 @@ def test_the_strict_protocol_never_looks_at_images_of_earlier_tasks(
     looked: list[set[int]] = []
     label = made_images("mnist").train.label
 
-    def watch(self: PhaseRun, x: torch.Tensor, target: torch.Tensor, rows: torch.Tensor, *args: Any) -> Any:
+    def watch(self: ImageRun, x: torch.Tensor, target: torch.Tensor, rows: torch.Tensor, *args: Any) -> Any:
         if len(x) == 200 and self.phase < 5:  # while it learns
             looked.append({int(c) // 2 for c in label[rows.cpu()].flatten()} | {-self.phase - 1})
         return whole(self, x, target, rows, *args)
 
-    whole = PhaseRun.evaluate_rows
-    monkeypatch.setattr(PhaseRun, "evaluate_rows", watch)
+    whole = ImageRun.evaluate_rows
+    monkeypatch.setattr(ImageRun, "evaluate_rows", watch)
     list(run_tasks([Job(small(epochs=1, protocol="strict"), 0)], context(tmp_path / "strict")))
     assert looked and all(found == {-1 - min(found), min(found)} for found in looked)
     looked.clear()
@@ -214,10 +214,10 @@ def test_the_strict_protocol_never_looks_at_images_of_earlier_tasks(
 
 def test_a_perceptron_learns_inside_the_window_alone(tmp_path: Path) -> None:
     config = small_mlp(hidden_features=40, width=4, sweep_speed=0.5, epochs=2)
-    run = PhaseRun(TASKS, [Job(config, 0)], context(tmp_path))
-    start = run.models()[0]
+    run = ImageRun(TASKS, [Job(config, 0)], context(tmp_path))
+    start = run.learner.unstack()[0]
     run.train()
-    end, used = run.models()[0], int(run.records[0].columns[-1])
+    end, used = run.learner.unstack()[0], int(run.records[0].columns[-1])
     assert isinstance(start, MLP) and isinstance(end, MLP) and 4 < used < 40
     for one, other in ((start.hidden.weight, end.hidden.weight), (start.output.weight.T, end.output.weight.T)):
         changed = (one != other).any(1)
@@ -229,7 +229,7 @@ def test_elastic_weights_hold_what_earlier_tasks_need(tmp_path: Path) -> None:
     moved = []
     for penalty in (0.0, 1e3):
         config = small_mlp(penalty=penalty, protocol="strict", lr=3e-2)
-        run = PhaseRun(TASKS, [Job(config, 0)], context(tmp_path / f"{penalty}"))
+        run = ImageRun(TASKS, [Job(config, 0)], context(tmp_path / f"{penalty}"))
         run.train()
         moved.append(run.records[0].matrix)
         assert bool(run.memory) == bool(penalty)
@@ -238,11 +238,11 @@ def test_elastic_weights_hold_what_earlier_tasks_need(tmp_path: Path) -> None:
 
 
 def test_importance_is_the_mean_squared_slope_of_the_outputs(tmp_path: Path) -> None:
-    run = PhaseRun(TASKS, [Job(small_mlp(penalty=1.0), seed) for seed in range(2)], context(tmp_path))
+    run = ImageRun(TASKS, [Job(small_mlp(penalty=1.0), seed) for seed in range(2)], context(tmp_path))
     run.phase = 1
     remember_importance(run)
-    model = run.models()[1]
-    x = run.x[run.train_rows[0][1]]
+    model = run.learner.unstack()[1]
+    x = run.sets.x[run.sets.train[0][1]]
     for name, p in model.named_parameters():
         expected = torch.zeros_like(p)
         for example in x:
@@ -261,13 +261,13 @@ def test_the_joint_bound_learns_all_classes_at_once(tmp_path: Path) -> None:
 
 
 def test_the_window_starts_anew_in_every_epoch_of_an_order(tmp_path: Path) -> None:
-    run = PhaseRun(ORDERED, [Job(ordered(), 0), Job(ordered(order="fixed"), 0)], context(tmp_path))
+    run = ImageRun(ORDERED, [Job(ordered(), 0), Job(ordered(order="fixed"), 0)], context(tmp_path))
     run.train()
     steps = 170 // 10
     assert run.best_positions == [float(steps)] * 2
     assert [record.columns[-1] for record in run.records] == [steps - 1 + 5] * 2
-    first, second = run.records
-    assert first.curves["valid_loss"] != second.curves["valid_loss"]
+    first, second = run.history
+    assert first["valid_loss"] != second["valid_loss"]
 
 
 def test_accuracy_decides_in_an_order_too(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from torchpfc.paper.images import (
     look_beyond,
 )
 from torchpfc.paper.registry import Row
+from torchpfc.paper.stack_run import Found
 from torchpfc.solvers import FISTA, Implicit, Truncated, Unrolled
 
 
@@ -302,12 +303,12 @@ def test_looking_beyond_the_answer(dataset: str, tmp_path: Path) -> None:
     found = look_beyond(block, OODImage(dataset=dataset), data, context(tmp_path))
     has_foreign = dataset != "cifar10"
     foreign = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}.get(dataset)
-    assert found.get("data", {}) == ({foreign: f"fingerprint of {foreign}"} if foreign else {})
-    assert set(found["images"]) == (IMAGES | {"reconstruction_ood"} if has_foreign else IMAGES)
-    assert set(found["curves"]) == {"iterations", "accuracy_at_iterations"}
-    metrics = found["metrics"]
+    assert found.data == ({foreign: f"fingerprint of {foreign}"} if foreign else {})
+    assert set(found.images) == (IMAGES | {"reconstruction_ood"} if has_foreign else IMAGES)
+    assert set(found.curves) == {"iterations", "accuracy_at_iterations"}
+    metrics = found.metrics
     expected = {"sparsity", "class_to_image_accuracy", "error_auroc_iterations", "scattered_mask_accuracy"}
     assert set(metrics) >= expected and ("ood_auroc_brightness" in metrics) == has_foreign
     assert all(isinstance(value, float) for value in metrics.values())
     sparsity = look_at_codes(block, small(), data, context(tmp_path))
-    assert sparsity == {"metrics": {"sparsity": metrics["sparsity"]}}
+    assert sparsity == Found({"sparsity": metrics["sparsity"]})

@@ -13,7 +13,7 @@ from torchpfc.data.sequences import PATTERN
 from torchpfc.nmf import ColumnCap, MeanOfMax
 from torchpfc.nn import AllSlices, SliceBySlice
 from torchpfc.paper import experiments
-from torchpfc.paper.recurrent_learners import GradientLearner
+from torchpfc.paper.learners import GradientLearner
 from torchpfc.paper.registry import Job
 from torchpfc.paper.repeating_sequence import CHANGES
 from torchpfc.paper.results import Result
@@ -217,10 +217,10 @@ def test_the_round_of_the_lowest_training_loss_counts(tmp_path: Path, monkeypatc
     monkeypatch.undo()
     for result, best in zip(found, (4, 7), strict=True):
         alone = GradientRun("repeating-sequence", [Job(config, result.seed)], context(tmp_path / str(best)))
-        assert len(list(alone.learner.rounds(alone.source([result.seed]), 0, best + 1))) == best + 1
+        assert len(list(alone.learner.rounds(alone.source(), alone.members, 0, best + 1))) == best + 1
         (network,) = alone.learner.unstack()
         with torch.no_grad():
-            metrics = alone.measure(network.eval(), Job(config, result.seed)).metrics
+            metrics = alone.measure(network.eval(), 0).metrics
         assert result.metrics["settled_mse"] == pytest.approx(metrics["settled_mse"], rel=1e-4)
 
 

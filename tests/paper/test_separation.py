@@ -113,10 +113,10 @@ def test_a_first_step_is_the_plain_loop(tmp_path: Path) -> None:
     job = Job(config, 0)
     trained = SeparationRun("separation", [job], context(tmp_path))
     network = trained.build().unstack()[0]
-    batch = next(iter(trained.source([0])))
+    batch = next(iter(trained.source()))
     assert batch.x.shape == (1, 2, 22, 350) and bool((batch.x >= 0).all())
     loss = torch.nn.functional.mse_loss(network(batch.x[0])[0], batch.target[0])
-    stats = next(trained.learner.rounds(trained.source([0]), 0, 1))
+    stats = next(trained.learner.rounds(trained.source(), trained.members, 0, 1))
     assert stats.steps == 1 and stats.loss[0].item() == pytest.approx(loss.item(), rel=1e-9)
 
 
@@ -153,7 +153,7 @@ def test_a_network_that_could_not_be_scored_is_scored_later(tmp_path: Path, monk
     with monkeypatch.context() as patch, pytest.raises(ModuleNotFoundError, match="museval"):
         patch.setattr(f"{place}.separation_measures.bss_eval", missing)
         run_small(tmp_path / "stopped", 0, config=config)
-    monkeypatch.setattr(f"{place}.recurrent_learners.fit", missing)  # nothing is trained again
+    monkeypatch.setattr(f"{place}.learners.fit", missing)  # nothing is trained again
     (later,) = run_small(tmp_path / "stopped", 0, config=config)
     monkeypatch.undo()
     (whole,) = run_small(tmp_path / "whole", 0, config=config)

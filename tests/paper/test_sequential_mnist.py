@@ -13,8 +13,8 @@ from torchpfc.nmf import ColumnCap, MeanOfMax
 from torchpfc.optim import RMSprop
 from torchpfc.paper import experiments
 from torchpfc.paper.devices import open_fabric
-from torchpfc.paper.image_training import split
-from torchpfc.paper.recurrent_learners import small_states
+from torchpfc.paper.image_run import split
+from torchpfc.paper.learners import small_states
 from torchpfc.paper.recurrent_models import ImageReader, build_nmf
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result

@@ -7,9 +7,9 @@ import torch
 from tests.paper.made import context, made_images, numbers
 from torchpfc import PFCBlock
 from torchpfc.paper import experiments, unlearning_audit
-from torchpfc.paper.phases import PhaseRun
+from torchpfc.paper.image_run import ImageRun
 from torchpfc.paper.registry import Job
-from torchpfc.paper.unlearning import LESSONS, _member, has_twin, run_unlearning
+from torchpfc.paper.unlearning import RECIPE, _member, has_twin, run_unlearning
 from torchpfc.paper.unlearning_replay import run_replay, start_training
 from torchpfc.paper.unlearning_settings import (
     Unlearning,
@@ -91,9 +91,9 @@ def test_models_and_their_twins_learn_as_they_would_alone(tmp_path: Path) -> Non
     """
     config, data = small(), made_images("mnist")
     members = [_member(Job(config, 0), data, skips=skips) for skips in (False, True)]
-    run = PhaseRun(LESSONS, members, context(tmp_path))
+    run = ImageRun(RECIPE, members, context(tmp_path))
     run.train()
-    for found, skips in zip(run.models(), (False, True), strict=True):
+    for found, skips in zip(run.learner.unstack(), (False, True), strict=True):
         training = start_training(config, 0, data, CPU, torch.float64)
         if skips:
             training.snapshots.skip(batches=range(6, 10))

@@ -15,13 +15,13 @@ from torchpfc.data.streams import SPLIT_PAIRS, class_tasks, fixed_shuffle, label
 from torchpfc.nn import MLP, PFCBlock
 from torchpfc.paper.column_pictures import draw_lines, learned_last, spread_out
 from torchpfc.paper.continual_metrics import continual_curves, continual_metrics
-from torchpfc.paper.elastic import remember_importance
-from torchpfc.paper.image_training import split
+from torchpfc.paper.elastic import hold_weights, remember_importance
+from torchpfc.paper.image_run import ImageRun, Phase, Recipe, split
 from torchpfc.paper.images import MLPImage, PFCImage, build_block, build_mlp
-from torchpfc.paper.phases import Lessons, Phase, PhaseRun
-from torchpfc.paper.registry import Job, all_settings_but, settings
+from torchpfc.paper.registry import Job, all_settings_but
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
+from torchpfc.paper.stack_run import Found
 from torchpfc.training import KEEPS
 
 PROTOCOLS = ("paper", "strict")
@@ -216,8 +216,9 @@ def ordered_phase(config: Any, data: ImageData, seed: int) -> Sequence[Phase]:
     return [Phase(train, valid, torch.arange(len(data.test)))]
 
 
-def look_at_task(run: PhaseRun) -> None:
-    """Keeps pictures of the columns, and what elastic weights need, after each task."""
+def look_at_task(run: ImageRun) -> None:
+    """Measures on all tasks, keeps pictures of the columns, and what elastic weights need, after each task."""
+    run.look_at_phases()
     if getattr(run.config, "penalty", 0.0) and run.phase:
         remember_importance(run)
     for i, job in enumerate(run.jobs):
@@ -229,31 +230,35 @@ def look_at_task(run: PhaseRun) -> None:
                 frames.setdefault("weights_by_task", []).append(learned_last(weight, run.best_positions[i]))
 
 
-TASKS = Lessons(
+TASKS = Recipe(
+    "split-mnist",
     build,
     task_phases,
     loss_weights=loss_weights,
     eval_solver=eval_solver,
     keep=lambda config: config.keep,
     looks_back=lambda config: config.protocol == "paper",
-    after_phase=look_at_task,
+    hold=hold_weights,
+    look=look_at_task,
 )
-ORDERED = Lessons(
+ORDERED = Recipe(
+    "ordered-mnist",
     build,
     ordered_phase,
     loss_weights=loss_weights,
     eval_solver=eval_solver,
     keep=lambda config: config.keep,
-    shuffles=lambda config: False,
+    shuffles=False,
     resets_window=lambda config: bool(config.width),
+    look=ImageRun.look_at_phases,
 )
 
 
 def run_tasks(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
     """Trains learners with one stack key on one task after another, and measures them."""
-    run = PhaseRun(TASKS, jobs, context)
+    run = ImageRun(TASKS, jobs, context)
     run.train()
-    sizes = [len(rows) for rows in (run.test_rows if context.test else [rows[0] for rows in run.valid_rows])]
+    sizes = [len(rows) for rows in run.sets.test[2]] if context.test else [rows.shape[1] for rows in run.sets.valid]
     valid = _validation_accuracies(run)
     for i in range(len(jobs)):
         record = run.records[i]
@@ -262,57 +267,44 @@ def run_tasks(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
         metrics |= {"valid_accuracy": valid[i], **({"test_accuracy": final} if context.test else {})}
         metrics |= {"columns_used": record.columns[-1], "bytes_kept": bytes_kept(run, i)}
         curves = continual_curves(record.matrix, sizes) | {"columns_after_task": record.columns[1:]}
-        yield phase_result("split-mnist", run, i, metrics, curves)
+        yield phase_result(run, i, Found(metrics, curves))
 
 
-def _validation_accuracies(run: PhaseRun) -> list[float]:
+def _validation_accuracies(run: ImageRun) -> list[float]:
     """The accuracy in percent of each model, at its end, on the held-out images of all tasks."""
     hits = torch.zeros(len(run.jobs), dtype=torch.float64)
-    for rows in run.valid_rows:
-        hits += run.evaluate_rows(run.x, run.target, rows).accuracy * rows.shape[1]
-    found: list[float] = (100 * hits / sum(rows.shape[1] for rows in run.valid_rows)).tolist()
+    for rows in run.sets.valid:
+        hits += run.evaluate_rows(run.sets.x, run.sets.target, rows).accuracy * rows.shape[1]
+    found: list[float] = (100 * hits / sum(rows.shape[1] for rows in run.sets.valid)).tolist()
     return found
 
 
 def run_ordered(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
     """Trains learners with one stack key in a fixed order, and measures them."""
-    run = PhaseRun(ORDERED, jobs, context)
+    run = ImageRun(ORDERED, jobs, context)
     run.train()
     for i in range(len(jobs)):
         record = run.records[i]
         metrics = {"columns_used": record.columns[-1]}
         metrics |= {"test_accuracy": record.matrix[-1][0]} if context.test else {}
-        yield phase_result("ordered-mnist", run, i, metrics, {})
+        yield phase_result(run, i, Found(metrics))
 
 
-def phase_result(
-    experiment: str, run: PhaseRun, i: int, metrics: dict[str, float], curves: dict[str, list[float]]
-) -> Result:
-    """The result of one model of a run."""
-    job, record, data = run.jobs[i], run.records[i], run.data
-    own: dict[str, float] = {
-        "epochs": float(sum(record.curves["epochs_of_phase"])),
-        "milliseconds_per_step": 1e3 * run.step_seconds / max(run.steps, 1),
-    }
-    if count := int(record.curves["epochs_of_phase"][-1]):  # none where there was no column left
-        losses, accuracies = (record.curves[name][-count:] for name in ("valid_loss", "valid_accuracy"))
-        badness = losses if run.lessons.keep(job.config) == "loss" else [-value for value in accuracies]
+def phase_result(run: ImageRun, i: int, found: Found) -> Result:
+    """The result of one model of a run with phases, or with a fixed order."""
+    curves, data = run.history[i], run.data
+    epochs = curves["epochs_of_phase"]
+    own: dict[str, float] = {"epochs": float(sum(epochs))}
+    if count := int(epochs[-1]):  # none where there was no column left
+        losses, accuracies = (curves[name][-count:] for name in ("valid_loss", "valid_accuracy"))
+        badness = losses if run.recipe.keep(run.jobs[i].config) == "loss" else [-value for value in accuracies]
         best = min(range(count), key=lambda epoch: badness[epoch] if math.isfinite(badness[epoch]) else math.inf)
         own["valid_loss"], own["valid_accuracy"] = losses[best], accuracies[best]
-    return Result(
-        experiment=experiment,
-        config=settings(job.config),
-        seed=job.seed,
-        metrics=own | metrics,
-        curves=record.curves | curves,
-        images=draw_lines(record.frames, data.train.shape),
-        data={data.name: data.fingerprint},
-        seconds=record.seconds,
-        **run.context.provenance(len(run.jobs)),
-    )
+    images = draw_lines(run.records[i].frames, data.train.shape)
+    return run.result(i, Found(own | found.metrics, found.curves, images, data={data.name: data.fingerprint}))
 
 
-def bytes_kept(run: PhaseRun, i: int) -> float:
+def bytes_kept(run: ImageRun, i: int) -> float:
     """What a learner carries from task to task: weights that were learned, and images or numbers kept for later."""
     model, config = run.stack, run.jobs[i].config
     if isinstance(model, MLP):
@@ -321,7 +313,7 @@ def bytes_kept(run: PhaseRun, i: int) -> float:
         weights = int(run.records[i].columns[-1]) * (run.data.train.x.shape[1] + run.data.num_classes)
     kept = weights * FLOAT_BYTES * (3 if getattr(config, "penalty", 0.0) else 1)
     if config.protocol == "paper" and not config.joint:
-        kept += sum(rows.shape[1] for rows in run.valid_rows[:-1]) * run.data.train.x.shape[1]  # one byte a pixel
+        kept += sum(rows.shape[1] for rows in run.sets.valid[:-1]) * run.data.train.x.shape[1]  # one byte a pixel
     return float(kept)
 
 

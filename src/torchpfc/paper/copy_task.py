@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchpfc.data.sequences import CopyTask
 from torchpfc.nn import NMFRNN
-from torchpfc.paper.recurrent_learners import Learner, NMFLearner, Sequences, Source, small_states
+from torchpfc.paper.learners import Learner, NMFLearner, Sequences, Source, small_states
 from torchpfc.paper.recurrent_models import (
     NETWORKS,
     NORMALIZATIONS,
@@ -19,10 +19,11 @@ from torchpfc.paper.recurrent_models import (
     build_nmf,
     check_normalization,
 )
-from torchpfc.paper.recurrent_training import Examined, Found, RecurrentRun
+from torchpfc.paper.recurrent_run import NetworkRun
 from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
+from torchpfc.paper.stack_run import Examined, Found
 from torchpfc.training import EpochStats, Scored, random_stream
 
 NAME = "copy-task"
@@ -120,6 +121,9 @@ class CopySource:
     """Batches in a round."""
     epoch: int = 0
 
+    def __len__(self) -> int:
+        return self.count
+
     def set_epoch(self, epoch: int) -> None:
         """Chooses the round."""
         self.epoch = epoch
@@ -169,7 +173,7 @@ class _LastSlices(nn.Module):
         return y[..., -self.count :, :]
 
 
-class CopyRun(RecurrentRun):
+class CopyRun(NetworkRun):
     """Learns until nothing is copied wrongly any more."""
 
     config: CopyConfig
@@ -191,18 +195,18 @@ class CopyRun(RecurrentRun):
             init_high=config.init_high,
         )
 
-    def num_rounds(self) -> int:
+    def num_epochs(self) -> int:
         """As many as there are validations."""
         return -(-self.config.steps // self.config.validate_every)
 
-    def source(self, seeds: Sequence[int]) -> Source:
+    def source(self) -> Source:
         """Fresh batches."""
-        return CopySource(self.config, seeds, self.device, self.dtype, count=self.config.validate_every)
+        return CopySource(self.config, self.seeds(), self.device, self.dtype, count=self.config.validate_every)
 
     def examine(self, stats: EpochStats) -> Examined:
         """Counts mistakes on fresh sequences; a network that makes none, or hardly any, has learned enough."""
         config = self.config
-        seeds = [self.jobs[i].seed for i in self.members.tolist()]
+        seeds = self.seeds()
         source = CopySource(config, seeds, self.device, self.dtype, "validation", epoch=stats.epoch)
         wrong, asked = torch.zeros(len(seeds), dtype=torch.long, device=self.device), 0
         allowed = config.tolerance * config.valid_batches * config.batch_size * config.num_tokens
@@ -215,13 +219,13 @@ class CopyRun(RecurrentRun):
                 break
         accuracy, solved = 1 - wrong.cpu().double() / asked, (wrong <= allowed).cpu()
         curves = {"accuracy_at_steps": 100 * accuracy, "solved": solved.double()}
-        return Examined(accuracy + solved, solved, curves)
+        return Examined(1 - accuracy, accuracy + solved, curves, done=solved)
 
-    def measure(self, network: Any, job: Job) -> Found:
+    def measure(self, model: Any, i: int) -> Found:
         """What the validation found when the network was at its best."""
-        history = self.history[self.jobs.index(job)]
+        history = self.history[i]
         solved, accuracy = max(zip(history["solved"], history["accuracy_at_steps"], strict=True))
-        steps = [float(k * job.config.validate_every) for k in range(1, len(history["solved"]) + 1)]
+        steps = [float(k * self.config.validate_every) for k in range(1, len(history["solved"]) + 1)]
         return Found({"solved": solved, "valid_accuracy": accuracy, "steps": steps[-1]}, {"steps": steps})
 
     def _answers(self, batch: Sequences) -> Tensor:

@@ -13,7 +13,7 @@ from torchpfc.nn import MLP
 from torchpfc.training import Objective
 
 if TYPE_CHECKING:
-    from torchpfc.paper.phases import PhaseRun
+    from torchpfc.paper.image_run import ImageRun
 
 _ROWS_AT_ONCE = 2000
 
@@ -26,6 +26,8 @@ class Anchored:
     """
 
     objective: Objective
+    stack: nn.Module
+    """Whose weights are held: the model of a call may be wrapped for several processes."""
     kept: dict[str, Tensor]
     penalty: float
 
@@ -33,14 +35,22 @@ class Anchored:
         """Applies the model and measures it."""
         scored = self.objective(model, x, target)
         loss = scored.loss
-        for name, p in model.named_parameters():
+        for name, p in self.stack.named_parameters():
             pull = self.kept[f"importance.{name}"] * p - 2 * self.kept[f"anchor.{name}"]
             loss = loss + 0.5 * self.penalty * (pull * p).flatten(1).sum(1)
         return scored._replace(loss=loss)
 
 
+def hold_weights(run: ImageRun, errors: Objective, members: Tensor) -> Objective:
+    """Adds to the errors of some models what holds the weights that earlier tasks need, where there are such tasks."""
+    if not run.memory:
+        return errors
+    kept = {name: value[members.to(value.device)] for name, value in run.memory.items()}
+    return Anchored(errors, run.stack, kept, run.config.penalty)
+
+
 @torch.no_grad()
-def remember_importance(run: PhaseRun) -> None:
+def remember_importance(run: ImageRun) -> None:
     r"""Adds what the task that has just ended needs to what those before it need.
 
     The importance of a weight is the diagonal of the Fisher information for a normal distribution of variance 1 around
@@ -51,11 +61,11 @@ def remember_importance(run: PhaseRun) -> None:
     """
     model = run.stack
     assert isinstance(model, MLP)
-    rows = run.train_rows[run.phase - 1].to(run.device)  # (models, n)
+    rows = run.sets.train[run.phase - 1].to(run.device)  # (models, n)
     count = rows.shape[1]
     sums = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     for chunk in torch.split(rows, _ROWS_AT_ONCE, dim=1):
-        for name, value in _squared_slopes(model, run.x[chunk]).items():
+        for name, value in _squared_slopes(model, run.sets.x[chunk]).items():
             sums[name] += value / count
     for name, p in model.named_parameters():
         importance, anchor = f"importance.{name}", f"anchor.{name}"

@@ -15,9 +15,11 @@ from torch import nn
 from torchpfc.data.images import IMAGE_SETS, ImageData, load_images
 from torchpfc.nn import MLP, PFCBlock, ResidualPFC
 from torchpfc.paper import probes
-from torchpfc.paper.image_training import Found, Recipe, train_stack
-from torchpfc.paper.registry import Experiment, Row, Table, all_settings_but, as_published, register
+from torchpfc.paper.image_run import ImageRun, Recipe
+from torchpfc.paper.registry import Experiment, Job, Row, Table, all_settings_but, as_published, register
+from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
+from torchpfc.paper.stack_run import Found
 from torchpfc.solvers import FISTA, Adjoint, Implicit, Truncated, Unrolled
 from torchpfc.training import random_stream
 
@@ -239,15 +241,15 @@ def build_residual(config: ResidualImage, data: ImageData, generator: torch.Gene
 
 def look_at_codes(block: PFCBlock, config: PFCImage, data: ImageData, context: Context) -> Found:
     """How sparse the codes are."""
-    return {"metrics": {"sparsity": probes.mean_sparsity(block, data.test.to(context.fabric.device))}}
+    return Found({"sparsity": probes.mean_sparsity(block, data.test.to(context.fabric.device))})
 
 
 def look_beyond(block: PFCBlock, config: OODImage, data: ImageData, context: Context) -> Found:
     """All that can be asked of a block beside the class."""
     device = context.fabric.device
     test = data.test.to(device)
-    found: Found = look_at_codes(block, config, data, context)
-    metrics = found["metrics"]
+    found = look_at_codes(block, config, data, context)
+    metrics = found.metrics
     metrics |= probes.confidence(block, test)
     metrics |= probes.missing_pixels(block, test, random_stream(0, "missing pixels"))
     metrics["class_to_image_accuracy"] = probes.draw_and_read(block, data.num_classes)
@@ -257,9 +259,9 @@ def look_beyond(block: PFCBlock, config: OODImage, data: ImageData, context: Con
         foreign = other.test.to(device)
         own = data.train.select(torch.arange(min(10_000, len(data.train)))).to(device)
         metrics |= probes.recognise(block, own, test, foreign)
-        found["data"] = {other.name: other.fingerprint}
-    found["curves"] = probes.accuracy_by_iterations(block, test)
-    found["images"] = probes.pictures(block, data, test, foreign)
+        found.data = {other.name: other.fingerprint}
+    found.curves = probes.accuracy_by_iterations(block, test)
+    found.images = probes.pictures(block, data, test, foreign)
     return found
 
 
@@ -277,7 +279,7 @@ RECIPES = {
         build_block,
         loss_weights=lambda config: (config.prediction_weight, 1 - config.prediction_weight),
         eval_solver=_eval_solver,
-        look=look_at_codes,
+        look_further=look_at_codes,
     ),
     "residual-image": Recipe(
         "residual-image",
@@ -290,9 +292,14 @@ RECIPES = {
         build_block,
         loss_weights=lambda config: (config.prediction_weight, 1 - config.prediction_weight),
         eval_solver=_eval_solver,
-        look=look_beyond,
+        look_further=look_beyond,
     ),
 }
+
+
+def run_images(recipe: Recipe, jobs: Sequence[Job], context: Context) -> Iterator[Result]:
+    """Trains classifiers with one stack key side by side until each has stopped, and measures them."""
+    return ImageRun(recipe, jobs, context).results()
 
 
 def fast(config: PFCImage) -> PFCImage:
@@ -415,8 +422,16 @@ def _table_training() -> Iterator[Row]:
 
 
 def _register(name: str, summary: str, config: type, tables: Sequence[Table], faster: Callable[[Any], Any]) -> None:
-    run = partial(train_stack, RECIPES[name])
-    register(Experiment(name, summary, config, run, {"paper": as_published, "fast": faster}, tuple(tables)))
+    register(
+        Experiment(
+            name,
+            summary,
+            config,
+            partial(run_images, RECIPES[name]),
+            {"paper": as_published, "fast": faster},
+            tuple(tables),
+        )
+    )
 
 
 _register(

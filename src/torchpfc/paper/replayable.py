@@ -16,9 +16,8 @@ from torchpfc.data.images import ImageData
 from torchpfc.data.streams import Stream, corrupt
 from torchpfc.nn import PFCBlock, keep_nonnegative
 from torchpfc.optim import Ledger, RMSpropSLW
-from torchpfc.paper.image_training import solving
+from torchpfc.paper.image_run import Phase, solving
 from torchpfc.paper.images import build_block
-from torchpfc.paper.phases import Phase
 from torchpfc.training import Batches, BestWeights, EarlyStopping, SquaredErrors, evaluate, fit, random_stream
 from torchpfc.unlearning import ReplayReport, Snapshots, fingerprint, retrain_without
 

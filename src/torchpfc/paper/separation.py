@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from torchpfc.audio import ClipSampler, NMFSeparator, save_separator
-from torchpfc.paper.recurrent_learners import GradientLearner, Learner, Source
-from torchpfc.paper.recurrent_models import SequenceErrors, build_network, mean_squares
-from torchpfc.paper.recurrent_training import Examined, Found, RecurrentRun
+from torchpfc.paper.learners import Learner, Source
+from torchpfc.paper.recurrent_models import SequenceErrors, mean_squares
+from torchpfc.paper.recurrent_run import NetworkRun
 from torchpfc.paper.registry import Experiment, Job, Ratio, Row, Table, as_published, register, settings
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
@@ -38,19 +38,20 @@ from torchpfc.paper.separation_songs import (
     hear,
     load_songs,
 )
+from torchpfc.paper.stack_run import Examined, Found
 from torchpfc.training import EpochStats, random_stream
 
 NAME = "separation"
 
 
-class SeparationRun(RecurrentRun):
+class SeparationRun(NetworkRun):
     """Networks that learn from clips whose stems come from different songs."""
 
     config: SeparationConfig
 
-    def __init__(self, name: str, jobs: Sequence[Job], context: Context) -> None:
-        self.songs = load_songs(jobs[0].config, context.data_dir)
-        super().__init__(name, jobs, context)
+    def prepare(self) -> None:
+        """Loads the songs."""
+        self.songs = load_songs(self.config, self.context.data_dir)
         self.sampler = ClipSampler(
             [track.to(self.device) for track in self.songs.train],
             samples=self.config.samples,
@@ -61,50 +62,29 @@ class SeparationRun(RecurrentRun):
 
     def build(self) -> Learner:
         """All networks as they begin."""
-        config = self.config
-        networks = [
-            build_network(
-                config.model,
-                FEATURES.bins,
-                config.num_basis,
-                FEATURES.bins,
-                bptt=True,
-                nonnegative=False,
-                iterations=config.iterations,
-                generator=random_stream(job.seed, "weights"),
-            )
-            for job in self.jobs
-        ]
-        return GradientLearner(
-            networks,
-            SequenceErrors(),
-            lr=config.lr,
-            weight_decay=config.weight_decay,
-            device=self.device,
-            dtype=self.dtype,
-        )
+        return self.gradient_learner(FEATURES.bins, FEATURES.bins, lambda weight: SequenceErrors())
 
-    def num_rounds(self) -> int:
+    def num_epochs(self) -> int:
         """As many as there are validations."""
         return max(1, round(self.songs.steps / self.config.validate_every))
 
-    def source(self, seeds: Sequence[int]) -> Source:
+    def source(self) -> Source:
         """Fresh clips."""
         count = min(self.config.validate_every, self.songs.steps)
-        return ClipSource(self.sampler, seeds, self.config.batch_size, count, self.device, self.dtype)
+        return ClipSource(self.sampler, self.seeds(), self.config.batch_size, count, self.device, self.dtype)
 
     def examine(self, stats: EpochStats) -> Examined:
         """The error on validation songs, whose clips are as they are in the song."""
         errors = self._errors(self.learner.stack)
-        return Examined(-errors, torch.zeros(len(errors), dtype=torch.bool), {"valid_mse": errors})
+        return Examined(errors, -errors, {"valid_mse": errors})
 
-    def measure(self, network: Any, job: Job) -> Found:
+    def measure(self, model: Any, i: int) -> Found:
         """Everything that is known of a trained network."""
-        history = self.history[self.jobs.index(job)]["valid_mse"]
+        history = self.history[i]["valid_mse"]
         best = min(history)
         steps = [float((k + 1) * self.config.validate_every) for k in range(len(history))]
         found = Found({"valid_mse": best, "best_step": steps[history.index(best)]}, {"steps": steps})
-        return complete(found, network, self.songs, job, self.context)
+        return complete(found, model, self.songs, self.jobs[i], self.context)
 
     def _errors(self, stack: nn.Module) -> Tensor:
         """The mean squared error of each network of a stack."""

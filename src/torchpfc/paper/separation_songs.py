@@ -16,7 +16,7 @@ from torchpfc.audio import Clips, ClipSampler, Features, Track, find_musdb, find
 from torchpfc.audio.stems import load_tracks
 from torchpfc.data.formats import DataError
 from torchpfc.data.images import data_folders
-from torchpfc.paper.recurrent_learners import Sequences
+from torchpfc.paper.learners import Sequences
 from torchpfc.paper.songs import fingerprint, generate_tracks
 from torchpfc.training import random_stream
 
@@ -213,6 +213,9 @@ class ClipSource:
     device: torch.device
     dtype: torch.dtype
     epoch: int = 0
+
+    def __len__(self) -> int:
+        return self.count
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the round."""

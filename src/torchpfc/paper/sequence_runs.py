@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchpfc.nn import NMFRNN, FactorizedRNN
-from torchpfc.paper.recurrent_learners import Learner, NMFLearner, Sequences, Source
+from torchpfc.paper.learners import Learner, NMFLearner, Sequences, Source
 from torchpfc.paper.recurrent_models import SequenceErrors
-from torchpfc.paper.recurrent_training import Examined, Found, RecurrentRun
+from torchpfc.paper.recurrent_run import NetworkRun
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
@@ -37,6 +37,7 @@ from torchpfc.paper.sequence_settings import (
     RepeatingSequence,
     fast,
 )
+from torchpfc.paper.stack_run import Examined, Found
 from torchpfc.training import EpochStats
 
 EXACT = 1e-7
@@ -50,6 +51,9 @@ class SameSequence:
     batch: Sequences
     passes: int
 
+    def __len__(self) -> int:
+        return self.passes
+
     def set_epoch(self, epoch: int) -> None:
         """Changes nothing: all rounds are alike."""
 
@@ -59,16 +63,16 @@ class SameSequence:
             yield self.batch
 
 
-class _Run(RecurrentRun):
+class _Run(NetworkRun):
     """What both ways to learn have in common."""
 
-    def num_rounds(self) -> int:
+    def num_epochs(self) -> int:
         """Rounds of all starts."""
         return ROUNDS * int(getattr(self.config, "starts", 1))
 
-    def source(self, seeds: Sequence[int]) -> Source:
+    def source(self) -> Source:
         """The sequences of all networks, for as many passes as a round has."""
-        x, y = self.sequences(seeds)
+        x, y = self.sequences(self.seeds())
         return SameSequence(Sequences(x, y), math.ceil(self.config.passes / ROUNDS))
 
     def sequences(self, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -105,10 +109,11 @@ class NMFRun(_Run):
         largest = stack.weight.amax(-2)
         columns = (largest > 0.01 * largest.amax(-1, keepdim=True)).sum(-1)
         curves = {"loss": total, "prediction_mse": errors[0].mean(-1).cpu(), "columns": columns.cpu()}
-        return Examined(score, torch.zeros(len(self.jobs), dtype=torch.bool), curves)
+        return Examined(total, score, curves)
 
-    def measure(self, network: NMFRNN, job: Job) -> Found:
+    def measure(self, model: NMFRNN, i: int) -> Found:
         """Predictions with the settings of the training, the machine, and what it goes on with."""
+        network, job = model, self.jobs[i]
         config, pattern = job.config, job.config.symbols(job.seed)
         vectors = self.vectors(repeat(pattern, MEASURED_REPEATS))
         x, y = vectors[:-1], vectors[1:]
@@ -121,7 +126,7 @@ class NMFRun(_Run):
             "loss": sum(part.mean().item() for part in own),
             "zero_state_mse": zero[0].mean().item(),
             "settled_mse": zero[0][-len(pattern) :].mean().item(),
-            "passes": float(math.ceil(config.passes / ROUNDS) * self.num_rounds()),
+            "passes": float(math.ceil(config.passes / ROUNDS) * self.num_epochs()),
         }
         symbols = go_round(pattern).to(self.device)
         seed = self.vectors(symbols)[:SEED_LENGTH]
@@ -132,7 +137,7 @@ class NMFRun(_Run):
         exact = metrics["mse" if config.carried else "settled_mse"] < EXACT
         metrics["success"] = float(right and exact)
         each = math.ceil(config.passes / ROUNDS)
-        passes = [float(each * k) for k in range(1, self.num_rounds() + 1)]
+        passes = [float(each * k) for k in range(1, self.num_epochs() + 1)]
         found = Found(metrics, {"passes": passes})
         if is_pictured(job):
             found.images = pictures(network, symbols, SEED_LENGTH, generated)
@@ -159,10 +164,11 @@ class GradientRun(_Run):
 
     def examine(self, stats: EpochStats) -> Examined:
         """Keeps the weights after the round of the lowest training loss: steps of one length may lose it again."""
-        return Examined(-stats.loss.cpu(), torch.zeros(len(self.jobs), dtype=torch.bool), {})
+        return Examined(stats.loss, -stats.loss, {})
 
-    def measure(self, network: nn.Module, job: Job) -> Found:
+    def measure(self, model: nn.Module, i: int) -> Found:
         """Predictions, and what the network goes on with; of a factorized one the machine too."""
+        network, job = model, self.jobs[i]
         pattern = job.config.symbols(job.seed)
         vectors = self.vectors(repeat(pattern, MEASURED_REPEATS))
         predicted, _ = network(vectors[:-1])

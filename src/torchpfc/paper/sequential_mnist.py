@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from torchpfc.data.images import ImageData
 from torchpfc.nn import NMFRNN
-from torchpfc.paper.image_training import Recipe, Sets, train_stack
+from torchpfc.paper.image_run import ImageRun, Recipe, Sets
 from torchpfc.paper.images import ImageConfig
-from torchpfc.paper.recurrent_learners import Learner, NMFLearner, Sequences, Source, small_states
+from torchpfc.paper.learners import Learner, NMFLearner, Sequences, Source, small_states
 from torchpfc.paper.recurrent_models import (
     NETWORKS,
     ImageReader,
@@ -24,11 +24,12 @@ from torchpfc.paper.recurrent_models import (
     check_normalization,
     image_columns,
 )
-from torchpfc.paper.recurrent_training import Examined, Found, RecurrentRun
+from torchpfc.paper.recurrent_run import NetworkRun
 from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
-from torchpfc.training import Batches, EpochStats
+from torchpfc.paper.stack_run import Examined, Found
+from torchpfc.training import Batches, EarlyStopping, EpochStats
 
 NAME = "sequential-mnist"
 SIZES = (512, 2048)
@@ -160,6 +161,9 @@ class ImageSource:
     ) -> None:
         self._batches, self._seeds, self._shape, self._config = batches, seeds, shape, config
 
+    def __len__(self) -> int:
+        return len(self._batches)
+
     def set_epoch(self, epoch: int) -> None:
         """Chooses the order of the images."""
         self._batches.set_epoch(epoch)
@@ -176,16 +180,16 @@ class ImageSource:
             )
 
 
-class NMFRun(RecurrentRun):
+class NMFRun(NetworkRun):
     """Learning without backpropagation, from images in batches."""
 
     config: NMFSequentialMNIST
 
-    def __init__(self, name: str, jobs: Sequence[Job], context: Context) -> None:
-        self.sets = Sets(jobs, context)
+    def prepare(self) -> None:
+        """Loads the images."""
+        self.sets = Sets(RECIPE, self.jobs, self.context, self.dtype)
         (self.data,) = self.sets.data.values()
         self.shape = self.data.train.shape
-        super().__init__(name, jobs, context)
 
     def build(self) -> Learner:
         """All networks as they begin."""
@@ -194,46 +198,47 @@ class NMFRun(RecurrentRun):
         last = torch.arange(self.shape[2]) == self.shape[2] - 1
         return NMFLearner(networks, device=self.device, dtype=self.dtype, mask=last)
 
-    def num_rounds(self) -> int:
+    def num_epochs(self) -> int:
         """Epochs."""
         return self.config.epochs
 
-    def source(self, seeds: Sequence[int]) -> Source:
+    def make_stopping(self) -> EarlyStopping:
+        """Stops by the accuracy on validation images."""
+        return EarlyStopping(self.config.patience, len(self.jobs), keep="accuracy")
+
+    def source(self) -> Source:
         """The images of each network, in an order of its own."""
+        seeds = self.seeds()
         batches = Batches(
             self.sets.x,
             self.sets.target,
             batch_size=self.config.batch_size,
-            rows=self.sets.train[self.members.to(self.device)],
+            rows=self.sets.train[0][self.members].to(self.device),
             seeds=seeds,
             drop_last=True,
         )
         return ImageSource(batches, seeds, self.shape, self.config)
 
     def examine(self, stats: EpochStats) -> Examined:
-        """Measures the accuracy on validation images, and stops networks that have not got better for long."""
+        """Measures the accuracy on validation images."""
         stack = self.learner.stack
         assert isinstance(stack, NMFRNN)
-        seeds = [self.jobs[i].seed for i in self.members.tolist()]
-        rows = self.sets.valid[self.members.to(self.device)]
-        accuracy = self._accuracy(stack, seeds, self.sets.x, self.sets.target, rows)
-        stopped = torch.zeros(len(self.members), dtype=torch.bool)
-        for k, i in enumerate(self.members.tolist()):
-            past = [*self.history[i].get("valid_accuracy", []), accuracy[k].item()]
-            stopped[k] = len(past) - 1 - past.index(max(past)) >= self.config.patience
-        return Examined(accuracy, stopped, {"valid_accuracy": accuracy})
+        rows = self.sets.valid[0][self.members].to(self.device)
+        accuracy = self._accuracy(stack, self.seeds(), self.sets.x, self.sets.target, rows)
+        return Examined(100 - accuracy, accuracy, {"valid_accuracy": accuracy})
 
-    def measure(self, network: NMFRNN, job: Job) -> Found:
+    def measure(self, model: NMFRNN, i: int) -> Found:
         """The accuracy on validation images, and on test images where these may be looked at."""
-        history = self.history[self.jobs.index(job)]["valid_accuracy"]
+        history = self.history[i]["valid_accuracy"]
         metrics = {
             "valid_accuracy": max(history),
             "best_epoch": float(1 + history.index(max(history))),
             "epochs": float(len(history)),
         }
         if self.context.test:
-            x, target, rows = self.sets.test([job])
-            metrics["test_accuracy"] = self._accuracy(network, [job.seed], x, target, rows).item()
+            x, target, (rows,) = self.sets.test
+            seeds = [self.jobs[i].seed]
+            metrics["test_accuracy"] = self._accuracy(model, seeds, x, target, rows[None].to(self.device)).item()
         return Found(metrics, data={self.data.name: self.data.fingerprint})
 
     def _accuracy(self, network: NMFRNN, seeds: Sequence[int], x: Tensor, target: Tensor, rows: Tensor) -> Tensor:
@@ -253,7 +258,7 @@ def run(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
     """Trains and measures networks that share one stack key."""
     if isinstance(jobs[0].config, NMFSequentialMNIST):
         return NMFRun(NAME, jobs, context).results()
-    return train_stack(RECIPE, jobs, context)
+    return ImageRun(RECIPE, jobs, context).results()
 
 
 # Learning rate, what it is multiplied with after every epoch, and how many epochs: for 512 parts and fewer, and for

@@ -15,10 +15,11 @@ from torchpfc.data.streams import next_label
 from torchpfc.nn import PFCBlock
 from torchpfc.optim.stacked_slw import StackedRMSpropSLW
 from torchpfc.paper.continual import build, eval_solver, fast, loss_weights, phase_result
-from torchpfc.paper.phases import Lessons, PhaseRun
+from torchpfc.paper.image_run import ImageRun, Recipe
 from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register, settings
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
+from torchpfc.paper.stack_run import Found
 from torchpfc.paper.unlearning_audit import Forgotten
 from torchpfc.paper.unlearning_replay import run_replay
 from torchpfc.paper.unlearning_settings import Unlearning, batches_to_forget, make_phase
@@ -58,14 +59,16 @@ class _Twin(Unlearning):
     skipped: tuple[int, ...] = ()
 
 
-LESSONS = Lessons(
+RECIPE = Recipe(
+    "unlearning",
     build,
     lambda config, data, seed: [make_phase(config, data, seed)],
     loss_weights=loss_weights,
     eval_solver=eval_solver,
-    shuffles=lambda config: False,
+    shuffles=False,
     resets_window=lambda config: True,
     change=spoil,
+    look=ImageRun.look_at_phases,
 )
 
 
@@ -77,15 +80,15 @@ def run_unlearning(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
     data = load_images(jobs[0].config.dataset, context.data_dir)
     twins = [k for k, job in enumerate(jobs) if has_twin(job.config)]
     members = [_member(job, data) for job in jobs] + [_member(jobs[k], data, skips=True) for k in twins]
-    run = PhaseRun(LESSONS, members, context)
+    run = ImageRun(RECIPE, members, context)
     run.train()
-    models = run.models()
+    models = run.learner.unstack()
     for i, job in enumerate(jobs):
         own = [i, len(jobs) + twins.index(i)] if i in twins else [i]
         before, *never = (model for model in (models[k] for k in own) if isinstance(model, PFCBlock))
         found = Forgotten(run, i, before, never[0] if never else None)
-        result = phase_result("unlearning", run, i, found.metrics(), {})
-        seconds = sum(run.records[k].seconds for k in own)
+        result = phase_result(run, i, Found(found.metrics()))
+        seconds = sum(run.seconds[k] for k in own)
         yield replace(result, config=settings(job.config), images=found.pictures(), seconds=seconds)
 
 

@@ -13,8 +13,7 @@ from torchpfc.data.streams import next_label
 from torchpfc.nn import PFCBlock, keep_nonnegative
 from torchpfc.optim import Ledger, RMSprop
 from torchpfc.paper.column_pictures import draw_lines, spread_out
-from torchpfc.paper.image_training import split
-from torchpfc.paper.phases import PhaseRun
+from torchpfc.paper.image_run import ImageRun, split
 from torchpfc.paper.unlearning_settings import (
     batches_to_forget,
     examples_to_forget,
@@ -38,10 +37,10 @@ class Forgotten:
         never: Its twin, which passed over what is to be forgotten; None where there is none.
     """
 
-    def __init__(self, run: PhaseRun, i: int, before: PFCBlock, never: PFCBlock | None) -> None:
+    def __init__(self, run: ImageRun, i: int, before: PFCBlock, never: PFCBlock | None) -> None:
         self.run, self.job, self.record = run, run.jobs[i], run.records[i]
         self.config: Any = self.job.config
-        self.train = run.train_rows[0][i]
+        self.train = run.sets.train[0][i]
         self.before, self.never, self.after = before, never, deepcopy(before)
         self.batches = batches_to_forget(self.config, run.data, self.train)
         for model in self.models.values():
@@ -96,7 +95,7 @@ class Forgotten:
             for weight in (model.weight_x, model.weight_y):
                 weight[:, first : last + 1] = 0
         model.reset_step_size()
-        accuracy = self._accuracy(model, self.run.test_x, self.run.test_target)
+        accuracy = self._accuracy(model, *self.run.sets.test[:2])
         return {
             "published_first_column": float(first),
             "published_last_column": float(last),
@@ -120,7 +119,7 @@ class Forgotten:
         forgotten, outside = self._examples(_some(self.rows)), self._examples(unknown)
         if config.what == "batches":
             forgotten, outside = next_label(*forgotten), next_label(*outside)
-        test = (run.test_x, run.test_target) if run.context.test else self._examples(run.valid_rows[0][0])
+        test = run.sets.test[:2] if run.context.test else self._examples(run.sets.valid[0][0])
         relearning = None
         if config.relearn_steps:
             loss = float(_mean_loss(self.before, forgotten, objective))
@@ -153,7 +152,7 @@ class Forgotten:
 
     def _examples(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         rows = rows.to(self.run.device)
-        return self.run.x[rows], self.run.target[rows]
+        return self.run.sets.x[rows], self.run.sets.target[rows]
 
     def _make_optimizer(self, model: nn.Module) -> Optimizer:
         optimizer = RMSprop(model.parameters(), lr=self.config.lr, weight_decay=self.config.weight_decay)

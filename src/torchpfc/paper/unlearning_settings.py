@@ -13,9 +13,8 @@ from torchpfc.data.images import ImageData
 from torchpfc.data.streams import fixed_shuffle, label_ordered
 from torchpfc.optim import Ledger, RMSpropSLW
 from torchpfc.paper.continual import ORDERS, SHUFFLE_SEED
-from torchpfc.paper.image_training import split
+from torchpfc.paper.image_run import Phase, split
 from torchpfc.paper.images import PFCImage
-from torchpfc.paper.phases import Phase
 from torchpfc.paper.registry import all_settings_but
 from torchpfc.training import random_stream
 

@@ -11,8 +11,8 @@ from torch import nn
 from tests.paper.made import CLASSES, TEST, TRAIN, context, made_images, numbers, small
 from tests.paper.stopped import Killed, stop_at
 from torchpfc.checkpoint import CorruptFileError, load_checkpoint, save_checkpoint
-from torchpfc.paper import image_training
-from torchpfc.paper.image_training import Recipe, Sets, split, train_stack
+from torchpfc.paper import image_run, learners, stack_run
+from torchpfc.paper.image_run import ImageRun, Recipe, Sets, split
 from torchpfc.paper.images import RECIPES, MLPImage, PFCImage, ResidualImage
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
@@ -30,7 +30,7 @@ def jobs_of(**changes: Any) -> list[Job]:
 
 
 def run(jobs: Sequence[Job], folder: Path, recipe: Recipe = PFC, **options: Any) -> list[Result]:
-    return list(train_stack(recipe, jobs, context(folder, **options)))
+    return list(ImageRun(recipe, jobs, context(folder, **options)).results())
 
 
 def close(one: Any, other: Any) -> bool:
@@ -66,14 +66,14 @@ def test_a_split_depends_on_the_seed_alone() -> None:
 
 def test_each_model_sees_its_own_data_set(tmp_path: Path) -> None:
     jobs = [Job(small(dataset=name), seed) for name, seed in (("fashion-mnist", 0), ("mnist", 0), ("fashion-mnist", 4))]
-    sets = Sets(jobs, context(tmp_path))
+    sets = Sets(PFC, jobs, context(tmp_path), torch.float64)
     assert sets.x.shape == (2 * TRAIN, 16) and sets.x.dtype == sets.target.dtype == torch.float64
-    x, target, rows = sets.test(jobs)
+    x, target, (rows,) = sets.test
     assert x.shape == (2 * TEST, 16) and rows.shape == (3, TEST)
     for i, job in enumerate(jobs):
         data = made_images(job.config.dataset)
         learned, held_out = split(TRAIN, job.config, job.seed)
-        for own, part in ((sets.train[i], learned), (sets.valid[i], held_out)):
+        for own, part in ((sets.train[0][i], learned), (sets.valid[0][i], held_out)):
             assert torch.equal(sets.x[own].float(), data.train.x[part])
             assert torch.equal(sets.target[own].argmax(1), data.train.label[part])
         assert torch.equal(x[rows[i]].float(), data.test.x) and torch.equal(target[rows[i]].argmax(1), data.test.label)
@@ -126,12 +126,12 @@ def test_the_paper_s_loop_written_out_gives_the_same_numbers(tmp_path: Path) -> 
     x, label = data.train.x.double(), data.train.label
     target = nn.functional.one_hot(label, CLASSES).double()
     learned, held_out = split(TRAIN, config, 5)
-    block = PFC.build(config, data, image_training.random_stream(5, "weights")).double()
+    block = PFC.build(config, data, image_run.random_stream(5, "weights")).double()
     square_avg = {name: torch.zeros_like(p) for name, p in block.named_parameters()}
     losses = []
     for epoch in range(3):
         block.train()
-        order = learned[torch.randperm(len(learned), generator=image_training.random_stream(5, "order", epoch))]
+        order = learned[torch.randperm(len(learned), generator=image_run.random_stream(5, "order", epoch))]
         for k in range(0, len(order) - 19, 20):
             rows = order[k : k + 20]
             out = block.couple(x[rows])
@@ -173,7 +173,7 @@ def test_the_model_that_is_measured_is_that_of_the_lowest_validation_loss(tmp_pa
 
 def test_without_a_test_there_is_no_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sets, "test", None)
-    recipe = replace(PFC, look=None)
+    recipe = replace(PFC, look_further=None)
     for given in (PFC, recipe):
         (result,) = run([Job(small(epochs=1), 0)], tmp_path / str(given is PFC), given, test=False)
         assert not [name for name in result.metrics if name.startswith("test") or name == "sparsity"]
@@ -211,7 +211,7 @@ def test_a_loss_that_stops_being_a_number_ends_one_model_and_leaves_the_others_a
             found.loss[1] = float("nan")
         return found
 
-    monkeypatch.setattr(image_training, "evaluate", spoiled)
+    monkeypatch.setattr(image_run, "evaluate", spoiled)
     kept, ended = run(jobs, tmp_path / "spoiled")
     assert close(numbers(kept), numbers(healthy[0])) and kept.metrics["epochs"] == 8
     assert ended.metrics["best_epoch"] == 2 and ended.metrics["epochs"] == 4
@@ -282,13 +282,13 @@ def test_between_two_checkpoints_nothing_is_written(tmp_path: Path, monkeypatch:
         saves.append(folder)
         save_checkpoint(folder, state)
 
-    monkeypatch.setattr(image_training, "save_checkpoint", save)
+    monkeypatch.setattr(stack_run, "save_checkpoint", save)
     jobs = [Job(small(epochs=4, patience=9), 0)]
     run(jobs, tmp_path / "a", checkpoint_seconds=0.0)
     assert len(saves) == 5  # one an epoch, and one at the end
     run(jobs, tmp_path / "b", checkpoint_seconds=60.0)
     assert len(saves) == 6
-    monkeypatch.setattr(image_training, "_CHECKPOINT_SHARE", 1e9)
+    monkeypatch.setattr(stack_run, "_CHECKPOINT_SHARE", 1e9)
     run(jobs, tmp_path / "c", checkpoint_seconds=1e-9)
     assert len(saves) == 8  # the first is due, then it took too long to do it again so soon
 
@@ -301,7 +301,7 @@ def test_what_is_trained_is_not_trained_again(tmp_path: Path, monkeypatch: pytes
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(image_training, "unstack_models", stop)
+        patch.setattr(learners, "unstack_models", stop)
         with pytest.raises(Killed):
             run(jobs, tmp_path / "stopped")
     assert set(load_checkpoint(tmp_path / "stopped")) >= {"best", "history"}
@@ -349,16 +349,16 @@ def test_other_processes_write_no_checkpoints(tmp_path: Path) -> None:
     given = context(tmp_path / "a")
     other: Any = Second(given.fabric)
     jobs = [Job(small(epochs=2), 0)]
-    (result,) = train_stack(PFC, jobs, replace(given, fabric=other))
+    (result,) = ImageRun(PFC, jobs, replace(given, fabric=other)).results()
     assert not (tmp_path / "a").exists()
     assert numbers(result) == numbers(run(jobs, tmp_path / "b")[0])
 
 
 def test_codes_are_gathered_where_there_are_several_processes(tmp_path: Path) -> None:
     fabric: Any = SimpleNamespace(world_size=2, all_gather=lambda tensor: torch.stack([tensor, tensor]))
-    gather = image_training._gather(fabric)
+    gather = image_run._gather(fabric)
     assert gather is not None and gather(torch.ones(3)).shape == (2, 3)
-    assert image_training._gather(context(tmp_path).fabric) is None
+    assert image_run._gather(context(tmp_path).fabric) is None
 
 
 # What only a GPU can show
@@ -368,7 +368,7 @@ def on_gpu(jobs: Sequence[Job], folder: Path, **options: Any) -> list[Result]:
     from torchpfc.paper.devices import open_fabric
 
     given = context(folder, **{"precision": "32", **options})
-    return list(train_stack(PFC, jobs, replace(given, fabric=open_fabric("cuda", given.precision))))
+    return list(ImageRun(PFC, jobs, replace(given, fabric=open_fabric("cuda", given.precision))).results())
 
 
 @pytest.mark.gpu

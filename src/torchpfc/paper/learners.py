@@ -1,4 +1,4 @@
-"""Stacks of recurrent networks that learn from batches of sequences, with backpropagation or without."""
+"""Stacks of models that learn from batches, with backpropagation or without."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from torchpfc.nn import NMFRNN, PFCBlock, keep_nonnegative, stack_models, unstack_models
+from torchpfc.nn import NMFRNN, unstack_models
 from torchpfc.nn.stack import select_models_
-from torchpfc.optim import RMSprop
-from torchpfc.training import EpochStats, Objective, Recorded, fit, random_stream
+from torchpfc.optim.stacked_slw import StackedRMSpropSLW
+from torchpfc.training import EpochStats, Objective, Recorded, WarmCodes, fit, random_stream
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class Sequences(NamedTuple):
@@ -52,31 +56,69 @@ def small_states(seeds: Sequence[int], size: tuple[int, int], high: float, like:
 
 
 class Source(Protocol):
-    """Where sequences come from; the same in the same round, whatever came before."""
+    """Where batches come from: named tuples of tensors, models first, then examples; the same in the same round."""
+
+    def __len__(self) -> int:
+        """How many batches a round has."""
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the round."""
 
-    def __iter__(self) -> Iterator[Sequences]:
+    def __iter__(self) -> Iterator[Any]:
         """The batches of that round."""
 
 
+class Shared:
+    """One part of each batch, for one of several processes that share the work.
+
+    Args:
+        source: Whole batches.
+        part: Which part.
+        parts: How many there are, each as large as the others.
+    """
+
+    def __init__(self, source: Source, part: int, parts: int) -> None:
+        self._source, self._part, self._parts = source, part, parts
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the round."""
+        self._source.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._source:
+            if self._parts > 1:
+                batch = type(batch)(
+                    *(None if whole is None else whole[:, self._part :: self._parts] for whole in batch)
+                )
+            yield batch
+
+
 class Learner(ABC):
-    """A stack of networks that learn from batches, each from its own."""
+    """A stack of models that learn from batches, each from its own."""
 
     stack: nn.Module
 
     @abstractmethod
-    def rounds(self, source: Source, first: int, stop: int) -> Iterator[EpochStats]:
-        """Learns round by round, from the first up to the last but one."""
+    def rounds(self, source: Any, members: Tensor, first: int, stop: int) -> Iterator[EpochStats]:
+        """Learns round by round, from the first up to the last but one.
+
+        Args:
+            source: A `Source`.
+            members: Which of all models are left in the stack.
+            first: Number of the first round.
+            stop: Number of the round to end before.
+        """
 
     @abstractmethod
     def select_(self, members: Tensor) -> None:
-        """Goes on with some of the networks."""
+        """Goes on with some of the models."""
 
     @abstractmethod
     def unstack(self) -> list[Any]:
-        """The networks by themselves."""
+        """The models by themselves."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -88,53 +130,93 @@ class Learner(ABC):
 
 
 class GradientLearner(Learner):
-    """Networks that learn by backpropagation, with the paper's optimizer.
+    """Models that learn by backpropagation.
 
     Args:
-        networks: The networks.
-        objective: Their loss.
-        lr: Learning rate.
-        weight_decay: Share of each weight that a step takes away.
-        device: Where they learn.
-        dtype: Of their weights.
+        stack: The models.
+        optimizer: Of the stack.
+        objective: Makes the loss of those models that are left, by their numbers.
+        fabric: Devices and processes.
+        capture: Whether a step can be recorded: none that waits for the device can.
+        codes: Where to start solves, for batches with `rows`.
+        lr_decay: What the learning rate is multiplied with after every round.
     """
 
     def __init__(
         self,
-        networks: Sequence[nn.Module],
-        objective: Objective,
+        stack: nn.Module,
+        optimizer: Optimizer,
+        objective: Callable[[Tensor], Objective],
+        fabric: Fabric,
         *,
-        lr: float,
-        weight_decay: float,
-        device: torch.device,
-        dtype: torch.dtype,
+        capture: bool = True,
+        codes: WarmCodes | None = None,
+        lr_decay: float = 1.0,
     ) -> None:
-        self.stack = stack_models(networks).to(device, dtype)
-        self.objective = objective
-        self.optimizer = RMSprop(self.stack.parameters(), lr=lr, weight_decay=weight_decay)
-        if any(isinstance(module, PFCBlock) and module.nonnegative for module in self.stack.modules()):
-            keep_nonnegative(self.stack, self.optimizer)
+        self.stack, self.optimizer, self.codes = stack, optimizer, codes
+        self._objective, self._fabric, self._capture, self._lr_decay = objective, fabric, capture, lr_decay
+        first = next(stack.parameters())
+        self._first_rate = float(optimizer.defaults["lr"])
+        # In a tensor, from which a recorded step reads it.
+        self._rate = torch.tensor(
+            self._first_rate, device=first.device, dtype=torch.promote_types(first.dtype, torch.float32)
+        )
 
-    def rounds(self, source: Source, first: int, stop: int) -> Iterator[EpochStats]:
+    def rounds(self, source: Any, members: Tensor, first: int, stop: int) -> Iterator[EpochStats]:
         """Learns round by round, each step as one launch where the device can do that."""
-        return fit(self.stack, self.optimizer, source, self.objective, epochs=stop, first_epoch=first)
+        fabric = self._fabric
+        model, optimizer = fabric.setup(self.stack, self.optimizer)
+        self._set_rate(first)
+        for stats in fit(
+            model,
+            optimizer,
+            source,
+            self._objective(members),
+            epochs=stop,
+            first_epoch=first,
+            codes=self.codes,
+            capture=fabric.device.type == "cuda" and fabric.world_size == 1 and self._capture,
+            backward=fabric.backward,
+        ):
+            self._set_rate(stats.epoch + 1)
+            yield stats
 
     def select_(self, members: Tensor) -> None:
-        """Goes on with some of the networks."""
+        """Goes on with some of the models."""
+        places = self.optimizer.positions if isinstance(self.optimizer, StackedRMSpropSLW) else []
         select_models_(self.stack, members, self.optimizer)
+        if isinstance(self.optimizer, StackedRMSpropSLW):
+            self.optimizer.move_to([places[i] for i in members.tolist()])
+        if self.codes is not None:
+            self.codes.select_(members)
 
     def unstack(self) -> list[Any]:
-        """The networks by themselves."""
+        """The models by themselves."""
         return unstack_models(self.stack)
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, and what the optimizer remembers."""
-        return {"model": self.stack.state_dict(), "optimizer": self.optimizer.state_dict()}
+        """Weights, what the optimizer remembers, where windows are, and codes."""
+        return {
+            "model": self.stack.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "positions": self.optimizer.positions if isinstance(self.optimizer, StackedRMSpropSLW) else [],
+            "codes": None if self.codes is None else self.codes.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what was saved."""
         self.stack.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        if isinstance(self.optimizer, StackedRMSpropSLW):
+            self.optimizer.move_to(state["positions"])
+        if self.codes is not None:
+            self.codes.load_state_dict(state["codes"])
+
+    def _set_rate(self, epoch: int) -> None:
+        """Sets the learning rate of a round, where it changes."""
+        self._rate.fill_(self._first_rate * self._lr_decay**epoch)
+        for group in self.optimizer.param_groups if self._lr_decay != 1 else ():
+            group["lr"] = self._rate
 
 
 class NMFLearner(Learner):
@@ -171,7 +253,7 @@ class NMFLearner(Learner):
         self.carried = torch.zeros(size, device=device, dtype=dtype) if carried else None
         self._change = change
 
-    def rounds(self, source: Source, first: int, stop: int) -> Iterator[EpochStats]:
+    def rounds(self, source: Any, members: Tensor, first: int, stop: int) -> Iterator[EpochStats]:
         """Learns round by round, each pass as one launch where the device can do that."""
         on_gpu = self.stack.weight.is_cuda
         step: Callable[[Sequences], Tensor] = self._pass

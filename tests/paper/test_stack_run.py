@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from tests.paper.made import context, numbers
 from tests.paper.stopped import assert_same_bits_when_stopped
-from torchpfc import NMFRNN, RMSprop, VanillaRNN, keep_nonnegative, unstack_models
+from torchpfc import NMFRNN, PFCBlock, RMSprop, VanillaRNN, keep_nonnegative, stack_models, unstack_models
 from torchpfc.checkpoint import CorruptFileError, save_checkpoint
 from torchpfc.nn import SliceBySlice
-from torchpfc.paper.recurrent_learners import (
+from torchpfc.paper.devices import open_fabric
+from torchpfc.paper.learners import (
     GradientLearner,
     Learner,
     NMFLearner,
@@ -21,8 +22,9 @@ from torchpfc.paper.recurrent_learners import (
     small_states,
 )
 from torchpfc.paper.recurrent_models import SequenceErrors, build_network
-from torchpfc.paper.recurrent_training import Examined, Found, RecurrentRun
+from torchpfc.paper.recurrent_run import NetworkRun
 from torchpfc.paper.registry import Job
+from torchpfc.paper.stack_run import Examined, Found
 from torchpfc.training import EpochStats, random_stream
 
 CPU: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float64}
@@ -34,6 +36,9 @@ class Made:
 
     seeds: Sequence[int]
     epoch: int = 0
+
+    def __len__(self) -> int:
+        return 2
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -56,35 +61,44 @@ def network(seed: int, name: str = "factorized") -> nn.Module:
     return build_network(name, 5, 6, 2, bptt=True, nonnegative=True, iterations=3, init_high=0.5, generator=stream)
 
 
+def gradient_learner(
+    networks: Sequence[nn.Module], fabric: Any, objective: SequenceErrors | None = None, weight_decay: float = 1e-3
+) -> GradientLearner:
+    stack = stack_models(networks).double()
+    optimizer = RMSprop(stack.parameters(), lr=1e-2, weight_decay=weight_decay)
+    if any(isinstance(module, PFCBlock) for module in stack.modules()):
+        keep_nonnegative(stack, optimizer)
+    return GradientLearner(stack, optimizer, lambda members: objective or SequenceErrors(), fabric)
+
+
 @dataclass(frozen=True)
 class Config:
     kind: str = "nmf"
     rounds: int = 6
 
 
-class MadeRun(RecurrentRun):
+class MadeRun(NetworkRun):
     """Networks that stop after different numbers of rounds, and are best before that."""
 
     def build(self) -> Learner:
         if self.config.kind == "nmf":
             return NMFLearner([nmf(job.seed) for job in self.jobs], **CPU)
-        networks = [network(job.seed, self.config.kind) for job in self.jobs]
-        return GradientLearner(networks, SequenceErrors(), lr=1e-2, weight_decay=1e-3, **CPU)
+        return gradient_learner([network(job.seed, self.config.kind) for job in self.jobs], self.fabric)
 
-    def num_rounds(self) -> int:
+    def num_epochs(self) -> int:
         return int(self.config.rounds)
 
-    def source(self, seeds: Sequence[int]) -> Source:
-        return Made(seeds)
+    def source(self) -> Source:
+        return Made(self.seeds())
 
     def examine(self, stats: EpochStats) -> Examined:
         seeds = torch.tensor([self.jobs[i].seed for i in self.members.tolist()])
         score = -((stats.epoch - seeds.double() / 2) ** 2)
-        return Examined(score, stats.epoch >= seeds, {"seen": seeds + stats.epoch})
+        return Examined(-score, score, {"seen": seeds + stats.epoch}, done=stats.epoch >= seeds)
 
-    def measure(self, network: Any, job: Job) -> Found:
-        total = sum(float(value.sum()) for value in network.state_dict().values())
-        return Found({"total": total, "seed": float(job.seed)})
+    def measure(self, model: Any, i: int) -> Found:
+        total = sum(float(value.sum()) for value in model.state_dict().values())
+        return Found({"total": total, "seed": float(self.jobs[i].seed)})
 
 
 KINDS = ["nmf", "factorized", "vanilla"]
@@ -133,7 +147,9 @@ def test_where_all_is_learned_nothing_is_left_but_to_measure(
 
 def test_a_checkpoint_of_something_else_is_named(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, {"round": 3})
-    with pytest.raises(CorruptFileError, match=r"must hold a checkpoint of these models .*; delete the folder"):
+    with pytest.raises(
+        CorruptFileError, match=r"must hold a checkpoint of this version, got one of another; delete the folder"
+    ):
         MadeRun("made", jobs_of("nmf"), context(tmp_path))
 
 
@@ -149,12 +165,12 @@ def test_the_weights_of_the_best_round_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_gradient_learner_is_the_plain_loop() -> None:
-    learner = GradientLearner([network(3)], SequenceErrors(1.0, 1.0), lr=1e-2, weight_decay=1e-3, **CPU)
+    learner = gradient_learner([network(3)], open_fabric("cpu", "64"), SequenceErrors(1.0, 1.0))
     plain = network(3).double()
     optimizer = RMSprop(plain.parameters(), lr=1e-2, weight_decay=1e-3)
     keep_nonnegative(plain, optimizer)
     source = Made([3])
-    losses = [stats.loss.item() for stats in learner.rounds(source, 0, 2)]
+    losses = [stats.loss.item() for stats in learner.rounds(source, torch.arange(1), 0, 2)]
     from torchpfc import record_couplings, rnn_reconstruction_loss
 
     for epoch in range(2):
@@ -176,8 +192,8 @@ def test_a_gradient_learner_is_the_plain_loop() -> None:
 
 def test_signed_weights_stay_free() -> None:
     signed = VanillaRNN(5, 6, 2, generator=random_stream(0))
-    learner = GradientLearner([signed], SequenceErrors(), lr=1e-2, weight_decay=0.0, **CPU)
-    list(learner.rounds(Made([0]), 0, 1))
+    learner = gradient_learner([signed], open_fabric("cpu", "64"), weight_decay=0.0)
+    list(learner.rounds(Made([0]), torch.arange(1), 0, 1))
     assert learner.stack.recurrent.weight.min() < 0
 
 
@@ -191,7 +207,7 @@ def test_a_pass_may_begin_where_the_last_one_ended() -> None:
         def __iter__(self) -> Iterator[Sequences]:
             yield from [Sequences(x, y)] * 3
 
-    list(learner.rounds(Same(), 0, 1))
+    list(learner.rounds(Same(), torch.arange(2), 0, 1))
     for i in range(2):
         rnn = nmf(i).double()
         rnn.fit(x[i], y[i], passes=3, periodic=True)
@@ -208,7 +224,7 @@ def test_settings_can_change_between_rounds() -> None:
         stack.threshold = 0.1 * number
 
     learner = NMFLearner([nmf(0)], change=change, **CPU)
-    list(learner.rounds(Made([0]), 1, 3))
+    list(learner.rounds(Made([0]), torch.arange(1), 1, 3))
     assert told == [1, 2] and learner.stack.threshold == pytest.approx(0.2)
 
 
