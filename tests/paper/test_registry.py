@@ -22,6 +22,9 @@ class Sized:
     def stack_size(self) -> int:
         return 2
 
+    def shared_batch(self) -> int:
+        return int(getattr(self, "batch_size", 1))
+
     def cost(self) -> float:
         return float(self.size)
 

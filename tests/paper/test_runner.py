@@ -24,6 +24,9 @@ class Sized:
     def stack_size(self) -> int:
         return 3
 
+    def shared_batch(self) -> int:
+        return int(getattr(self, "batch_size", 1))
+
     def cost(self) -> float:
         return float(self.size)
 
@@ -82,7 +85,9 @@ def test_processes_must_divide_a_batch() -> None:
     assert len(make_groups(requests, processes=2)) == 1
     with pytest.raises(ValueError, match="batch_size must be a multiple of the 3 processes, got 50"):
         make_groups(requests, processes=3)
-    assert len(make_groups([(make(None), JOBS)], processes=3)) == 2  # no batches, no trouble
+    with pytest.raises(ValueError, match="devices must be 1 for .* with Sized, whose batches cannot be divided, got 3"):
+        make_groups([(make(None), JOBS)], processes=3)
+    assert len(make_groups([(make(None), JOBS)])) == 2
 
 
 def test_the_key_of_a_group_is_that_of_its_jobs() -> None:

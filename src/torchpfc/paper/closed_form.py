@@ -69,6 +69,10 @@ class OnePass(ABC):
         """Any number."""
         return 16
 
+    def shared_batch(self) -> int:
+        """None: all examples of a task are taken in at once."""
+        return 1
+
     @abstractmethod
     def cost(self) -> float:
         """About how long a run may take."""

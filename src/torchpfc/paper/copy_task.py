@@ -102,6 +102,10 @@ class CopyConfig:
         """All seeds at once."""
         return 8
 
+    def shared_batch(self) -> int:
+        """All sequences of a batch, where gradients can be averaged."""
+        return 1 if self.model == "nmf" else self.batch_size
+
     def cost(self) -> float:
         """Arithmetic of a run, roughly."""
         per_slice = self.iterations if self.model in ("nmf", "factorized") else 3

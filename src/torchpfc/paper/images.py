@@ -82,6 +82,10 @@ class ImageConfig(ABC):
         """Arithmetic of a run, roughly."""
         return self.epochs * self._units() * _PIXELS[self.dataset][0] / 784
 
+    def shared_batch(self) -> int:
+        """All images of a batch."""
+        return self.batch_size
+
     def can_be_recorded(self) -> bool:
         """Whether no step of the training waits for the device, so that one can be recorded and replayed."""
         return True

@@ -32,6 +32,10 @@ class Config(Protocol):
         """About how long a run may take, in no particular unit."""
         ...
 
+    def shared_batch(self) -> int:
+        """How many examples of a batch processes can divide among them; 1 where they cannot."""
+        ...
+
 
 @dataclass(frozen=True)
 class Job:

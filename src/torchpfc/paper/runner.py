@@ -117,13 +117,28 @@ def make_groups(requests: Iterable[tuple[Experiment, Sequence[Job]]], *, process
     for experiment, jobs in requests:
         stacks: dict[object, list[Job]] = {}
         for job in dict.fromkeys(jobs):
-            if (size := getattr(job.config, "batch_size", 0)) % processes:
-                raise ValueError(f"batch_size must be a multiple of the {processes} processes, got {size}")
+            check_shared(experiment, job, processes)
             stacks.setdefault(job.config.stack_key(), []).append(job)
         for stack in stacks.values():
             size = stack[0].config.stack_size()
             groups += [Group(experiment, tuple(stack[k : k + size])) for k in range(0, len(stack), size)]
     return sorted(groups, key=lambda group: group.work)
+
+
+def check_shared(experiment: Experiment, job: Job, processes: int) -> None:
+    """Refuses what some processes cannot do together: then each would do all of the work.
+
+    Args:
+        experiment: What is to be run.
+        job: One model of it.
+        processes: How many are to share each batch.
+    """
+    size = job.config.shared_batch()
+    if size == 1 and processes > 1:
+        what = f"{experiment.name} with {type(job.config).__name__}"
+        raise ValueError(f"devices must be 1 for {what}, whose batches cannot be divided, got {processes}")
+    if size % processes:
+        raise ValueError(f"batch_size must be a multiple of the {processes} processes, got {size}")
 
 
 def run_groups(

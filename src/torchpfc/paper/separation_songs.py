@@ -97,6 +97,10 @@ class SeparationConfig:
         """The seeds of a row at once."""
         return 4
 
+    def shared_batch(self) -> int:
+        """All clips of a batch, where a network learns from them."""
+        return self.batch_size if self.model in NETWORKS else 1
+
     def cost(self) -> float:
         """Arithmetic of a run, roughly, in the unit of the other experiments."""
         if self.model not in NETWORKS:

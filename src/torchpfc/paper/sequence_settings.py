@@ -50,6 +50,10 @@ class SequenceConfig:
         """All seeds at once."""
         return 20
 
+    def shared_batch(self) -> int:
+        """None: there is one sequence."""
+        return 1
+
     def cost(self) -> float:
         """Arithmetic of a run, roughly."""
         return self.passes * self.repeats * self.num_basis / 100

@@ -115,6 +115,10 @@ class NMFSequentialMNIST(ImageConfig):
         """Itself: networks that differ in their seed alone learn side by side."""
         return self
 
+    def shared_batch(self) -> int:
+        """None: there are no gradients to average."""
+        return 1
+
     def _units(self) -> int:
         return self.num_basis
 

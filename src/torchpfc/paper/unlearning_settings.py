@@ -75,6 +75,10 @@ class Unlearning(PFCImage):
         """Six, which are up to twelve models: each has a twin that never sees what is to be forgotten."""
         return 1 if self.replay else 6
 
+    def shared_batch(self) -> int:
+        """All images of a batch, but for a replay, which one process repeats bit by bit."""
+        return 1 if self.replay else self.batch_size
+
     def _smaller(self) -> dict[str, Any]:
         small = {"width": min(self.width, 4), "sweep_speed": min(self.sweep_speed, 0.25), "start": 2, "stop": 5}
         return {**super()._smaller(), **small, "relearn_steps": min(self.relearn_steps, 2), "snapshot_every": 4}
