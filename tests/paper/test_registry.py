@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from torchpfc.paper import registry
-from torchpfc.paper.registry import Experiment, Row, Table, experiments, register, rows_of, settings
+from torchpfc.paper.registry import Experiment, Row, Table, experiments, register, rows_of
 from torchpfc.paper.results import Result
+from torchpfc.paper.settings import settings
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,9 @@ def test_processes_must_divide_a_batch() -> None:
     assert len(make_groups(requests, processes=2)) == 1
     with pytest.raises(ValueError, match="batch_size must be a multiple of the 3 processes, got 50"):
         make_groups(requests, processes=3)
-    with pytest.raises(ValueError, match="devices must be 1 for .* with Sized, whose batches cannot be divided, got 3"):
+    with pytest.raises(
+        ValueError, match=r"devices must be 1 for .* with Sized, whose batches cannot be divided, got 3"
+    ):
         make_groups([(make(None), JOBS)], processes=3)
     assert len(make_groups([(make(None), JOBS)])) == 2
 

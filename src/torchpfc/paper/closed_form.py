@@ -25,9 +25,10 @@ from torchpfc.paper.one_pass_learners import (
     PartsLearner,
     StreamingLDA,
 )
-from torchpfc.paper.registry import Job, settings
+from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
+from torchpfc.paper.settings import settings
 from torchpfc.solvers import FISTA
 from torchpfc.training import random_stream
 

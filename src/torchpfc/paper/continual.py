@@ -18,9 +18,10 @@ from torchpfc.paper.continual_metrics import continual_curves, continual_metrics
 from torchpfc.paper.elastic import hold_weights, remember_importance
 from torchpfc.paper.image_run import ImageRun, Phase, Recipe, split
 from torchpfc.paper.images import MLPImage, PFCImage, build_block, build_mlp
-from torchpfc.paper.registry import Job, all_settings_but
+from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
+from torchpfc.paper.settings import all_settings_but
 from torchpfc.paper.stack_run import Found
 from torchpfc.training import KEEPS
 

@@ -16,9 +16,10 @@ from torchpfc.data.images import IMAGE_SETS, ImageData, load_images
 from torchpfc.nn import MLP, PFCBlock, ResidualPFC
 from torchpfc.paper import probes
 from torchpfc.paper.image_run import ImageRun, Recipe
-from torchpfc.paper.registry import Experiment, Job, Row, Table, all_settings_but, as_published, register
+from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
+from torchpfc.paper.settings import all_settings_but
 from torchpfc.paper.stack_run import Found
 from torchpfc.solvers import FISTA, Adjoint, Implicit, Truncated, Unrolled
 from torchpfc.training import random_stream

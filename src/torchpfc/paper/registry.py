@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from torchpfc.paper.settings import settings
 
 if TYPE_CHECKING:
     from torchpfc.paper.results import Result
@@ -150,16 +152,6 @@ def experiments() -> Mapping[str, Experiment]:
     import torchpfc.paper.unlearning  # noqa: F401
 
     return _REGISTRY
-
-
-def settings(config: Any) -> dict[str, Any]:
-    """The settings of a config as they are written to a result."""
-    return asdict(config)
-
-
-def all_settings_but(config: Any, *names: str) -> object:
-    """A stack key: equal for configs of one class that differ in these settings alone."""
-    return (type(config), *(item for item in settings(config).items() if item[0] not in names))
 
 
 def rows_of(experiment: Experiment, result: Result) -> list[tuple[Row, str]]:

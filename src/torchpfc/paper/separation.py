@@ -14,7 +14,7 @@ from torchpfc.audio import ClipSampler, NMFSeparator, save_separator
 from torchpfc.paper.learners import Learner, Source
 from torchpfc.paper.recurrent_models import SequenceErrors, mean_squares
 from torchpfc.paper.recurrent_run import NetworkRun
-from torchpfc.paper.registry import Experiment, Job, Ratio, Row, Table, as_published, register, settings
+from torchpfc.paper.registry import Experiment, Job, Ratio, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
 from torchpfc.paper.separation_measures import (
@@ -38,6 +38,7 @@ from torchpfc.paper.separation_songs import (
     hear,
     load_songs,
 )
+from torchpfc.paper.settings import settings
 from torchpfc.paper.stack_run import Examined, Found
 from torchpfc.training import EpochStats, random_stream
 

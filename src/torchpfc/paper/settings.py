@@ -1,9 +1,10 @@
-"""Settings from the command line: `key=value`, typed by the config."""
+"""Settings of experiments: frozen dataclasses, composed of others, with every setting known by one plain name."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_type_hints
 
@@ -12,12 +13,56 @@ C = TypeVar("C")
 _WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def change_settings(config: C, assignments: Sequence[str]) -> C:
-    """A config with some settings changed.
+def settings(config: Any) -> dict[str, Any]:
+    """All settings of a config and of what it is composed of, by name, as they are written to a result.
 
     Args:
-        config: A frozen dataclass.
-        assignments: Texts of the form `key=value`; the value is read as the type of that field.
+        config: A dataclass, whose fields are settings or dataclasses themselves; no two settings share a name.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Optimizer:
+        ...     lr: float = 1e-3
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Training:
+        ...     epochs: int = 3
+        ...     optimizer: Optimizer = Optimizer()
+        >>> settings(Training())
+        {'epochs': 3, 'lr': 0.001}
+        >>> change(Training(), lr=0.1)
+        Training(epochs=3, optimizer=Optimizer(lr=0.1))
+    """
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        own = settings(value) if dataclasses.is_dataclass(value) else {field.name: value}
+        if twice := found.keys() & own.keys():
+            raise ValueError(f"settings must have different names, got {', '.join(sorted(twice))} twice")
+        found |= own
+    return found
+
+
+def change(config: C, **values: Any) -> C:
+    """A config with some settings changed, wherever in it they are.
+
+    Args:
+        config: A dataclass, as for `settings`.
+        values: The new values, by name.
+    """
+    known = settings(config)
+    for key in values:
+        if key not in known:
+            hint = "".join(f"; did you mean {close!r}?" for close in get_close_matches(key, known, n=1))
+            raise ValueError(f"a setting must be one of {', '.join(known)}, got {key!r}{hint}")
+    return _replace(config, values)
+
+
+def change_settings(config: C, assignments: Sequence[str]) -> C:
+    """A config with some settings changed, as the command line has them.
+
+    Args:
+        config: A dataclass, as for `settings`.
+        assignments: Texts of the form `key=value`; the value is read as the type of that setting.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -26,17 +71,66 @@ def change_settings(config: C, assignments: Sequence[str]) -> C:
         >>> change_settings(Settings(), ["lr=0.1"])
         Settings(lr=0.1)
     """
-    types = get_type_hints(type(config))
+    types = _types(config)
     changes: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals:
             raise ValueError(f"a setting must have the form key=value, got {assignment!r}")
-        if key not in types:
-            hint = "".join(f"; did you mean {close!r}?" for close in get_close_matches(key, types, n=1))
-            raise ValueError(f"a setting must be one of {', '.join(types)}, got {key!r}{hint}")
-        changes[key] = _read(key, text, types[key])
+        changes[key] = _read(key, text, types[key]) if key in types else text
+    return change(config, **changes)
+
+
+def all_settings_but(config: Any, *names: str) -> object:
+    """A stack key: equal for configs of one class that differ in these settings alone."""
+    return (type(config), *(item for item in settings(config).items() if item[0] not in names))
+
+
+def check_numbers(config: Any, *names: str, least: float, limit: float = math.inf) -> None:
+    """Refuses settings below the least value, or not below the limit.
+
+    Args:
+        config: A dataclass that has them itself.
+        names: Of the settings.
+        least: The smallest value that is allowed.
+        limit: What every value must be less than.
+    """
+    for name in names:
+        if not least <= (value := getattr(config, name)) < limit:  # so that NaN does not pass
+            most = f" and less than {limit:g}" if limit < math.inf else " and finite" if value > 0 else ""
+            raise ValueError(f"{name} must be at least {least:g}{most}, got {value}")
+
+
+def check_choice(config: Any, name: str, choices: Collection[str]) -> None:
+    """Refuses a setting that is none of some words.
+
+    Args:
+        config: A dataclass that has it itself.
+        name: Of the setting.
+        choices: The words.
+    """
+    if (value := getattr(config, name)) not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def _replace(config: C, values: dict[str, Any]) -> C:
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = _replace(value, values)
+        elif field.name in values:
+            changes[field.name] = values[field.name]
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def _types(config: Any) -> dict[str, type]:
+    """The type of every setting, by name."""
+    types: dict[str, type] = {}
+    for name, kind in get_type_hints(type(config)).items():
+        value = getattr(config, name, None)
+        types |= _types(value) if dataclasses.is_dataclass(value) else {name: kind}
+    return types
 
 
 def _read(key: str, text: str, kind: type) -> Any:

@@ -15,8 +15,9 @@ from torch import Tensor
 from torchpfc.checkpoint import CorruptFileError, save_checkpoint
 from torchpfc.paper.devices import dtype_of
 from torchpfc.paper.learners import Learner, Shared, Source
-from torchpfc.paper.registry import Job, settings
+from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
+from torchpfc.paper.settings import settings
 from torchpfc.progress import Ticking
 from torchpfc.solvers import ConvergenceWarning
 from torchpfc.training import BestWeights, EarlyStopping, EpochStats

@@ -16,9 +16,10 @@ from torchpfc.nn import PFCBlock
 from torchpfc.optim.stacked_slw import StackedRMSpropSLW
 from torchpfc.paper.continual import build, eval_solver, fast, loss_weights, phase_result
 from torchpfc.paper.image_run import ImageRun, Recipe
-from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register, settings
+from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
+from torchpfc.paper.settings import settings
 from torchpfc.paper.stack_run import Found
 from torchpfc.paper.unlearning_audit import Forgotten
 from torchpfc.paper.unlearning_replay import run_replay

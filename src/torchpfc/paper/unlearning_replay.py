@@ -12,10 +12,11 @@ import torch
 from torchpfc.checkpoint import CorruptFileError
 from torchpfc.data.images import ImageData, load_images
 from torchpfc.paper.devices import dtype_of
-from torchpfc.paper.registry import Job, settings
+from torchpfc.paper.registry import Job
 from torchpfc.paper.replayable import Training
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
+from torchpfc.paper.settings import settings
 from torchpfc.paper.unlearning_settings import Unlearning, batches_to_forget, make_phase
 from torchpfc.unlearning import ReplayReport, SavedModel
 from torchpfc.unlearning.models import SNAPSHOTS, save_model

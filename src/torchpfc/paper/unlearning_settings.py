@@ -15,7 +15,7 @@ from torchpfc.optim import Ledger, RMSpropSLW
 from torchpfc.paper.continual import ORDERS, SHUFFLE_SEED
 from torchpfc.paper.image_run import Phase, split
 from torchpfc.paper.images import PFCImage
-from torchpfc.paper.registry import all_settings_but
+from torchpfc.paper.settings import all_settings_but
 from torchpfc.training import random_stream
 
 WHAT = ("batches", "class", "examples")

@@ -6,8 +6,9 @@ import struct
 import zlib
 from dataclasses import dataclass, replace
 
-from torchpfc.paper.registry import Experiment, Row, Table, settings
+from torchpfc.paper.registry import Experiment, Row, Table
 from torchpfc.paper.results import Result
+from torchpfc.paper.settings import settings
 
 
 @dataclass(frozen=True)

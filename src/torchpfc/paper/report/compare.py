@@ -12,8 +12,9 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from torchpfc.paper.registry import Experiment, Row, Table, settings
+from torchpfc.paper.registry import Experiment, Row, Table
 from torchpfc.paper.results import Result
+from torchpfc.paper.settings import settings
 
 PAPER, FAST = "paper", "fast"
 """The presets that come first, in this order."""
