@@ -1,4 +1,3 @@
-import dataclasses
 import errno
 import json
 import os
@@ -15,7 +14,9 @@ import torchpfc
 from torchpfc._version import __version__
 from torchpfc.cli import MAX_SEED, main
 from torchpfc.data.images import REMARKS
-from torchpfc.paper import experiments
+from torchpfc.paper import Result, experiments
+from torchpfc.paper.settings import change as change_of
+from torchpfc.paper.settings import settings as settings_of
 
 SOURCE = Path(torchpfc.__file__).parent.parent
 
@@ -222,10 +223,14 @@ def ask_only(monkeypatch):
 
     def run_groups(groups, *_, **__):
         asked.extend(groups)
-        return 0
+        return [made_up(group.experiment, job) for group in groups for job in group.jobs]
 
-    monkeypatch.setattr("torchpfc.paper.run_groups", run_groups)
+    monkeypatch.setattr("torchpfc.paper.launch.run_groups", run_groups)
     return asked
+
+
+def made_up(experiment, job):
+    return Result(experiment=experiment.name, config=settings_of(job.config), seed=job.seed, metrics={})
 
 
 def test_run_all_means_every_row_of_every_table(lab, monkeypatch):
@@ -258,9 +263,9 @@ def test_options_reach_the_runner(lab, monkeypatch):
 
     def run_groups(groups, fabric, results, **options):
         seen.update(options, results=results)
-        return 0
+        return [made_up(group.experiment, job) for group in groups for job in group.jobs]
 
-    monkeypatch.setattr("torchpfc.paper.run_groups", run_groups)
+    monkeypatch.setattr("torchpfc.paper.launch.run_groups", run_groups)
     assert (
         run("--no-test", "--precision", "64", "--data-dir", "d", "--results", "r", "--checkpoint-seconds", "2.5") == 0
     )
@@ -287,14 +292,13 @@ def test_what_was_run_without_test_data_is_kept_apart(lab, capsys):
 
 def test_a_result_of_a_row_is_called_by_it(lab):
     from torchpfc.cli import _describe
-    from torchpfc.paper import Result
 
     metrics = {"test_accuracy": 96.9, "valid_accuracy": 97.1, "epochs": 30, "milliseconds_per_step": 0.612}
     rows = {row.id: row for table in experiments()["pfc-image"].tables for row in table.rows}
 
     def describe(id, preset, **change):
-        config = dataclasses.replace(experiments()["pfc-image"].presets[preset](rows[id].config), **change)
-        given = {"experiment": "pfc-image", "config": dataclasses.asdict(config), "seed": 4, "metrics": metrics}
+        config = change_of(experiments()["pfc-image"].presets[preset](rows[id].config), **change)
+        given = {"experiment": "pfc-image", "config": settings_of(config), "seed": 4, "metrics": metrics}
         return _describe(Result(**given))
 
     assert describe("T2.M.300.N.r", "paper") == (
@@ -324,7 +328,7 @@ def test_every_row_of_every_experiment_runs(name, preset, lab, capsys):
         ((), {"num_basis": 0}, "num_basis must be at least 1, got 0"),
         ((), {"batch_size": 10**6}, "batch_size must be at most 51000, the images to learn from, got 1000000"),
         (("--set", "num_basis"), {}, "a setting must have the form key=value, got 'num_basis'"),
-        (("--rows", "T9.*"), {}, "--rows must match rows of pfc-image, got T9.*"),
+        (("--rows", "T9.*"), {}, "rows must match ids that `torchpfc list NAME` shows, got T9.*"),
         (("--precision", "16"), {}, "precision must be one of tf32, 32, 64, bf16, got '16'"),
         (("--device", "tpu"), {}, "device must be auto, cpu or cuda, got 'tpu'"),
         (("--devices", "3"), {}, "batch_size must be a multiple of the 3 processes, got 200"),
@@ -344,14 +348,14 @@ def test_an_unknown_experiment_is_named_with_those_there_are(command, lab, capsy
     assert main([*command, "pfc-images"]) == 2
     written = capsys.readouterr().err
     assert written.count("\n") == 1
-    assert f"must be one of {', '.join(experiments())}, or all, got 'pfc-images'" in written
+    assert f"must be one of {', '.join(experiments())}, got 'pfc-images'" in written
 
 
 def test_settings_belong_to_one_experiment(lab, capsys):
     assert run(name="all", lr=1) == 2
     assert capsys.readouterr().err == "torchpfc run: --set must come with the name of one experiment, got all\n"
     assert run("--rows", "T9.*", name="all") == 2
-    assert capsys.readouterr().err == "torchpfc run: --rows must match rows of all, got T9.*\n"
+    assert capsys.readouterr().err == "torchpfc run: rows must match ids that `torchpfc list NAME` shows, got T9.*\n"
 
 
 def test_a_gpu_that_is_not_there_is_one_line(lab, capsys, monkeypatch):
@@ -418,8 +422,8 @@ def test_only_the_first_of_several_processes_complains(lab, capsys, monkeypatch)
 
 
 def test_only_the_first_of_several_processes_reports(lab, capsys, monkeypatch):
-    monkeypatch.setattr("torchpfc.paper.devices.open_fabric", lambda *_: SimpleNamespace(is_global_zero=False))
-    monkeypatch.setattr("torchpfc.paper.run_groups", lambda *_, **__: 1)
+    ask_only(monkeypatch)
+    monkeypatch.setenv("LOCAL_RANK", "1")
     assert run() == 0
     assert capsys.readouterr() == ("", "")
 
@@ -432,8 +436,8 @@ def test_a_run_that_fails_ends_the_processes_it_started(lab, monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("torchpfc.paper.devices.open_fabric", lambda *_: fabric)
-    monkeypatch.setattr("torchpfc.paper.run_groups", fail)
+    monkeypatch.setattr("torchpfc.paper.launch.open_fabric", lambda *_: fabric)
+    monkeypatch.setattr("torchpfc.paper.launch.run_groups", fail)
     with pytest.raises(ZeroDivisionError):
         run()
     assert killed == [1, 1]

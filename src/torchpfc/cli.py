@@ -7,10 +7,8 @@ import errno
 import math
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING
 from torchpfc._version import __version__
 
 if TYPE_CHECKING:
-    from torchpfc.paper import Experiment, Job, Result
+    from torchpfc.paper import Experiment, Result
     from torchpfc.unlearning import ForgetReport, ReplayReport, SavedModel
 
 # What a subcommand may fail to import, and the extra that brings it.
@@ -69,8 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _say(message: str) -> None:
     """Tells the user something once, however many processes have met it."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    if _is_first():
         print(message, file=sys.stderr)
+
+
+def _is_first() -> bool:
+    """Whether this is the first of the processes that share the work."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def _how_to_install(package: str) -> str:
@@ -203,9 +206,8 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
     from torchpfc.paper import experiments
+    from torchpfc.paper.settings import settings
 
     if args.name is None:
         for experiment in experiments().values():
@@ -214,7 +216,7 @@ def _list(args: argparse.Namespace) -> int:
         return 0
     experiment = _find(args.name)
     print(f"{experiment.name}: {experiment.summary}\n\nsettings")
-    for key, value in asdict(experiment.config()).items():
+    for key, value in settings(experiment.config()).items():
         print(f"  {key} = {value}")
     for table in experiment.tables:
         print(f"\n{table.id}: {table.title}")
@@ -227,98 +229,77 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from torchpfc.paper import make_groups, run_groups
-    from torchpfc.paper.devices import open_fabric, stop_processes
+    from torchpfc.paper import run
+    from torchpfc.paper.launch import RequestError
 
+    every = args.name == "all"
+    if every and args.settings:
+        raise _Problem("--set must come with the name of one experiment, got all")
+    rows = args.rows or (["*"] if every else [])
     try:
-        requests = [(experiment, _jobs(experiment, args)) for experiment in _chosen(args)]
-        if not any(jobs for _, jobs in requests):
-            raise _Problem(f"--rows must match rows of {args.name}, got {' '.join(args.rows)}")
-        groups = make_groups(_possible(requests, args), processes=args.devices)
-        fabric = open_fabric(args.device, args.precision, args.devices)
-    except ValueError as error:
-        raise _Problem(str(error)) from None
-    with _explained(), tempfile.TemporaryDirectory() as scratch:
-        # Apart, or what was chosen without test data would count as done, and be reported.
-        kept = args.results / "validation" if args.no_test else args.results
-        try:
-            count = run_groups(
-                groups,
-                fabric,
-                Path(scratch) if args.smoke else kept,
+        with _explained():
+            done = run(
+                _runnable(args, rows) if every else _installed(_find(args.name)).name,
+                rows,
+                settings=args.settings,
+                preset=args.preset,
+                seeds=args.seeds,
+                device=args.device,
+                devices=args.devices,
+                precision=args.precision,
+                results=args.results,
                 data_dir=args.data_dir,
                 test=not args.no_test,
-                precision=args.precision,
+                smoke=args.smoke,
                 checkpoint_seconds=args.checkpoint_seconds,
                 models=args.models,
                 describe=_describe,
             )
-        except BaseException:
-            stop_processes(fabric)
-            raise
-    if fabric.is_global_zero:
-        skipped = sum(len(group.jobs) for group in groups) - count
-        print(f"{count} run, {skipped} had results already" + ("" if args.smoke else f"; results in {kept}"))
+    except RequestError as error:
+        raise _Problem(str(error)) from None
+    if _is_first():
+        skipped = len(done.results) - done.new
+        where = "" if done.folder is None else f"; results in {done.folder}"
+        print(f"{done.new} run, {skipped} had results already{where}")
     return 0
 
 
-def _chosen(args: argparse.Namespace) -> list[Experiment]:
-    from torchpfc.paper import experiments
-
-    if args.name != "all":
-        return [_find(args.name)]
-    if args.settings:
-        raise _Problem("--set must come with the name of one experiment, got all")
-    return list(experiments().values())
-
-
-def _possible(
-    requests: Sequence[tuple[Experiment, list[Job]]], args: argparse.Namespace
-) -> list[tuple[Experiment, list[Job]]]:
+def _runnable(args: argparse.Namespace, rows: Sequence[str]) -> list[str]:
     """Leaves out experiments of many that need what is not installed, before hours have gone into the others."""
-    possible = []
-    for experiment, jobs in requests:
-        if jobs and experiment.package and find_spec(experiment.package) is None:
-            if args.name != "all":
-                raise ModuleNotFoundError(f"No module named {experiment.package!r}", name=experiment.package)
-            _say(f"{experiment.name} is left out: it needs {_how_to_install(experiment.package)}")
-        else:
-            possible.append((experiment, jobs))
-    return possible
+    from torchpfc.paper import experiments
+    from torchpfc.paper.launch import make_jobs
+
+    names = []
+    for experiment in experiments().values():
+        try:
+            names.append(_installed(experiment).name)
+        except ModuleNotFoundError as error:
+            if make_jobs(experiment.name, rows):
+                _say(f"{experiment.name} is left out: it needs {_how_to_install(str(error.name))}")
+    return names
+
+
+def _installed(experiment: Experiment) -> Experiment:
+    """An experiment that has the package that it needs."""
+    if experiment.package and find_spec(experiment.package) is None:
+        raise ModuleNotFoundError(f"No module named {experiment.package!r}", name=experiment.package)
+    return experiment
 
 
 def _find(name: str) -> Experiment:
-    from torchpfc.paper import experiments
+    from torchpfc.paper.registry import find_experiment
 
-    known = experiments()
-    if name not in known:
-        raise _Problem(f"the experiment must be one of {', '.join(known)}, or all, got {name!r}")
-    return known[name]
-
-
-def _jobs(experiment: Experiment, args: argparse.Namespace) -> list[Job]:
-    from torchpfc.paper import Job, change_settings
-
-    preset = experiment.presets[args.preset]
-    patterns = args.rows or (["*"] if args.name == "all" else [])
-    rows = [row for table in experiment.tables for row in table.rows if any(fnmatchcase(row.id, p) for p in patterns)]
-    chosen = [(row.config, row.seeds) for row in rows] if patterns else [(experiment.config(), 1)]
-    jobs = []
-    for config, seeds in chosen:
-        # Twice: a preset may depend on a setting, and a setting goes before a preset.
-        config = change_settings(preset(change_settings(config, args.settings)), args.settings)
-        if args.smoke:
-            config, seeds = config.smoke(), 1
-        jobs += [Job(config, seed) for seed in range(args.seeds or seeds)]
-    return jobs
+    try:
+        return find_experiment(name)
+    except ValueError as error:
+        raise _Problem(str(error)) from None
 
 
 def _describe(result: Result) -> str:
-    from torchpfc.paper import experiments
-    from torchpfc.paper.registry import rows_of
+    from torchpfc.paper.registry import find_experiment, rows_of
     from torchpfc.paper.report.words import name_metric, number
 
-    experiment = experiments()[result.experiment]
+    experiment = find_experiment(result.experiment)
     name, paper = f"{result.experiment} {result.key}", ""
     for row, preset in rows_of(experiment, result)[:1]:
         name, paper = f"{row.id} ({preset})", "" if row.paper is None else f", paper {row.paper:.2f}"

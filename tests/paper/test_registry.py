@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from torchpfc.paper import registry
-from torchpfc.paper.registry import Experiment, Row, Table, experiments, register, rows_of
+from torchpfc.paper.registry import Experiment, Row, Table, experiments, find_experiment, register, rows_of
 from torchpfc.paper.results import Result
 from torchpfc.paper.settings import settings
 
@@ -68,3 +68,10 @@ def test_a_name_can_be_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_settings_are_plain_values() -> None:
     assert settings(Sized(3)) == {"size": 3}
+
+
+def test_experiments_are_found_where_they_are_said_to_be() -> None:
+    for name, experiment in experiments().items():
+        assert experiment is find_experiment(name) and experiment.name == name
+    with pytest.raises(ValueError, match=r"the experiment must be one of mlp-image, .*, got 'pfc-images'"):
+        find_experiment("pfc-images")

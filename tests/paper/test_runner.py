@@ -107,8 +107,8 @@ def test_every_job_leaves_a_result_and_nothing_else(
     recorder = Recorder()
     groups = make_groups([(make(recorder), JOBS)])
     options: dict[str, Any] = {"data_dir": tmp_path, "test": False, "precision": "64", "checkpoint_seconds": 7.0}
-    count = run_groups(groups, fabric, tmp_path / "r", describe=lambda result: f"seed {result.seed}", **options)
-    assert count == 4
+    new = run_groups(groups, fabric, tmp_path / "r", describe=lambda result: f"seed {result.seed}", **options)
+    assert len(new) == 4
     assert sorted((result.config["colour"], result.seed) for result in load_results(tmp_path / "r")) == [
         ("blue", 0), ("blue", 1), ("red", 0), ("red", 1),
     ]  # fmt: skip
@@ -127,12 +127,12 @@ def test_every_job_leaves_a_result_and_nothing_else(
 
 def test_what_has_a_result_is_skipped(fabric: Any, tmp_path: Path) -> None:
     recorder = Recorder()
-    assert run_groups(make_groups([(make(recorder), JOBS[:2])]), fabric, tmp_path) == 2
+    assert len(run_groups(make_groups([(make(recorder), JOBS[:2])]), fabric, tmp_path)) == 2
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("made/*.json")}
     groups = make_groups([(make(recorder), JOBS[:3])])
-    assert run_groups(groups, fabric, tmp_path) == 1
+    assert len(run_groups(groups, fabric, tmp_path)) == 1
     assert recorder.calls[-1][0] == (JOBS[2],)
-    assert run_groups(groups, fabric, tmp_path) == 0 and len(recorder.calls) == 2
+    assert len(run_groups(groups, fabric, tmp_path)) == 0 and len(recorder.calls) == 2
     assert all(path.stat().st_mtime_ns == written for path, written in before.items())
 
 
@@ -145,7 +145,7 @@ def test_a_group_that_was_stopped_goes_on_with_the_jobs_it_began_with(fabric: An
         run_groups(groups, fabric, tmp_path)
     assert recorder.calls[-1][0] == tuple(JOBS[1:3]) and len(load_results(tmp_path)) == 1
     recorder.stop = False
-    assert run_groups(groups, fabric, tmp_path) == 2
+    assert len(run_groups(groups, fabric, tmp_path)) == 2
     assert recorder.calls[-1][0] == tuple(JOBS[1:3])  # a stack of two, as it was begun
     assert recorder.calls[-1][1].folder == recorder.calls[-2][1].folder
     assert not (tmp_path / UNFINISHED).exists()
@@ -168,7 +168,7 @@ def test_a_group_stopped_between_its_results_writes_them_all(
         patch.setattr(Result, "save", stop)
         run_groups(groups, fabric, tmp_path)
     assert len(load_results(tmp_path)) == written
-    assert run_groups(groups, fabric, tmp_path) == 3
+    assert len(run_groups(groups, fabric, tmp_path)) == 3
     results = load_results(tmp_path)
     assert len(results) == 3 and {result.metrics["stack"] for result in results} == {3}
 
@@ -180,7 +180,7 @@ def test_a_group_stopped_after_its_last_result_is_done(fabric: Any, tmp_path: Pa
     left = tmp_path / UNFINISHED / groups[0].key
     left.mkdir(parents=True)
     (left / "jobs.json").write_text('{"jobs": []}')
-    assert run_groups(groups, fabric, tmp_path) == 0
+    assert len(run_groups(groups, fabric, tmp_path)) == 0
     assert len(recorder.calls) == 1 and not left.exists()
 
 
@@ -223,7 +223,7 @@ def test_only_the_first_process_writes(tmp_path: Path, capsys: pytest.CaptureFix
 
     recorder = Recorder()
     other: Any = Second()
-    assert run_groups(make_groups([(make(recorder), JOBS[:2])]), other, tmp_path) == 2
+    assert len(run_groups(make_groups([(make(recorder), JOBS[:2])]), other, tmp_path)) == 2
     assert len(recorder.calls) == 1 and list(tmp_path.iterdir()) == []
     assert capsys.readouterr() == ("", "")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from torchpfc.paper.settings import settings
@@ -125,6 +126,21 @@ class Experiment:
     """What it needs beside what all experiments need."""
 
 
+# Where each experiment of the paper is defined; a module registers what it defines when it is imported.
+_MODULES = {
+    "mlp-image": "images",
+    "pfc-image": "images",
+    "residual-image": "images",
+    "ood-image": "images",
+    "split-mnist": "continual_tables",
+    "ordered-mnist": "continual_tables",
+    "copy-task": "copy_task",
+    "repeating-sequence": "repeating_sequence",
+    "separation": "separation",
+    "sequential-mnist": "sequential_mnist",
+    "unlearning": "unlearning",
+}
+
 _REGISTRY: dict[str, Experiment] = {}
 
 
@@ -141,17 +157,22 @@ def register(experiment: Experiment) -> Experiment:
     return experiment
 
 
+def find_experiment(name: str) -> Experiment:
+    """One experiment; the modules of others are not imported.
+
+    Args:
+        name: That of one of the paper's experiments, or of one that was registered.
+    """
+    if name not in _REGISTRY:
+        if name not in _MODULES:
+            raise ValueError(f"the experiment must be one of {', '.join({**_MODULES, **_REGISTRY})}, got {name!r}")
+        import_module(f"torchpfc.paper.{_MODULES[name]}")
+    return _REGISTRY[name]
+
+
 def experiments() -> Mapping[str, Experiment]:
     """All experiments by name."""
-    import torchpfc.paper.continual_tables  # each module registers what it defines
-    import torchpfc.paper.copy_task
-    import torchpfc.paper.images
-    import torchpfc.paper.repeating_sequence
-    import torchpfc.paper.separation
-    import torchpfc.paper.sequential_mnist
-    import torchpfc.paper.unlearning  # noqa: F401
-
-    return _REGISTRY
+    return {name: find_experiment(name) for name in {**_MODULES, **_REGISTRY}}
 
 
 def rows_of(experiment: Experiment, result: Result) -> list[tuple[Row, str]]:

@@ -93,8 +93,7 @@ class Group:
 
     def to_run(self, results: Path, folder: Path) -> tuple[Job, ...]:
         """The jobs without a result, or all that were begun together, if that was stopped; none if all have results."""
-        name = self.experiment.name
-        pending = [job for job in self.jobs if not result_path(results, name, settings(job.config), job.seed).exists()]
+        pending = [job for job in self.jobs if not path_of(results, self.experiment, job).exists()]
         if not pending:
             return ()
         begun = folder / _JOBS_FILE
@@ -105,6 +104,17 @@ class Group:
 
     def _key(self, job: Job) -> str:
         return job_key(self.experiment.name, settings(job.config), job.seed)
+
+
+def path_of(results: Path, experiment: Experiment, job: Job) -> Path:
+    """Where the result of a job lies, if there is one.
+
+    Args:
+        results: Folder of the results.
+        experiment: What the job belongs to.
+        job: The job.
+    """
+    return result_path(results, experiment.name, settings(job.config), job.seed)
 
 
 def make_groups(requests: Iterable[tuple[Experiment, Sequence[Job]]], *, processes: int = 1) -> list[Group]:
@@ -153,7 +163,7 @@ def run_groups(
     checkpoint_seconds: float = 60.0,
     models: Path | None = None,
     describe: Callable[[Result], str] = lambda result: result.key,
-) -> int:
+) -> list[Result]:
     """Runs all that has no result yet, and writes one file for each job.
 
     A group that was stopped goes on with the jobs that it had begun with, from its last checkpoint, so that all of them
@@ -171,9 +181,10 @@ def run_groups(
         describe: What to print of a result.
 
     Returns:
-        How many jobs were run; the others had results already.
+        What was run; the other jobs had results already.
     """
-    count, done = 0, 0.0
+    new: list[Result] = []
+    done = 0.0
     first = fabric.is_global_zero
     with Progress(sum(group.work for group in groups), show=None if first else False, lines=first) as progress:
         for number, group in enumerate(groups, start=1):
@@ -190,7 +201,7 @@ def run_groups(
                     if fabric.is_global_zero and not (folder / STATE_FILE).exists():
                         _remove(folder)  # there is nothing to go on from
                     raise
-                count += len(found)
+                new += found
                 if fabric.is_global_zero:
                     for result in found:
                         result.save(results)
@@ -200,7 +211,7 @@ def run_groups(
             fabric.barrier()
             done += group.work
             progress.at(done)
-    return count
+    return new
 
 
 def _remove(folder: Path) -> None:
