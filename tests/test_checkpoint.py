@@ -67,12 +67,13 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
     assert_equal(found, STATE)
 
 
-def test_tuples_come_back_as_lists_and_shared_memory_as_copies(tmp_path: Path) -> None:
+def test_tuples_stay_tuples_and_shared_memory_comes_back_as_copies(tmp_path: Path) -> None:
     shared = torch.rand(4)
-    save_checkpoint(tmp_path, {"pair": (1, shared), "same": shared, "part": shared[1:3]})
+    save_checkpoint(tmp_path, {"pair": (1, [(2,), shared]), "same": shared, "part": shared[1:3], "none": ()})
     found = load_checkpoint(tmp_path)
-    assert found["pair"][0] == 1 and isinstance(found["pair"], list)
-    assert torch.equal(found["pair"][1], shared) and torch.equal(found["part"], shared[1:3])
+    assert isinstance(found["pair"], tuple) and found["pair"][0] == 1 and found["none"] == ()
+    assert found["pair"][1][0] == (2,) and torch.equal(found["pair"][1][1], shared)
+    assert torch.equal(found["part"], shared[1:3])
 
 
 def test_an_optimizer_goes_on_as_it_was(tmp_path: Path) -> None:
@@ -220,6 +221,30 @@ def lose_tensors(folder: Path) -> None:
     next(folder.glob("*.safetensors")).unlink()
 
 
+def name_a_file_elsewhere(folder: Path) -> None:
+    path = next(folder.glob("*.safetensors"))
+    elsewhere = folder.parent / path.name
+    path.rename(elsewhere)
+    for name in (f"../{path.name}", str(elsewhere)):
+        content = json.loads((folder / "state.json").read_text())
+        (folder / "state.json").write_text(json.dumps({**content, "tensors": name}))
+        with pytest.raises(CorruptFileError, match="must name a file of tensors beside it"):
+            load_checkpoint(folder)
+
+
+def name_what_is_no_name(folder: Path) -> None:
+    content = json.loads((folder / "state.json").read_text())
+    for name in ("..", "", "a\0b", ["a"], None):
+        (folder / "state.json").write_text(json.dumps({**content, "tensors": name}))
+        with pytest.raises(CorruptFileError, match="must name a file of tensors beside it"):
+            load_checkpoint(folder)
+
+
+def name_a_tensor_that_is_not_there(folder: Path) -> None:
+    text = (folder / "state.json").read_text()
+    (folder / "state.json").write_text(text.replace("0:state.w", "1:state.w"))
+
+
 def lose_key(folder: Path) -> None:
     content = json.loads((folder / "state.json").read_text())
     del content["sha256"]
@@ -232,6 +257,9 @@ def lose_key(folder: Path) -> None:
         (damage_tensors, r"\.safetensors must have the checksum that state\.json gives"),
         (lose_tensors, r"state\.json must name a file of tensors beside it \(.*No such file"),
         (lose_key, r"state\.json must name a file of tensors beside it \('sha256'\)"),
+        (name_a_file_elsewhere, r"state\.json must name a file of tensors beside it \(.*No such file"),
+        (name_what_is_no_name, r"state\.json must name a file of tensors beside it \("),
+        (name_a_tensor_that_is_not_there, r"must hold a checkpoint \('1:state\.w'\)"),
     ],
 )
 def test_a_damaged_checkpoint_is_named_with_what_to_do(damage: Any, message: str, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 STATE_FILE = "state.json"
 
 # Keys that stand for what JSON does not have.
-_TENSOR, _PAIRS = "<tensor>", "<pairs>"
+_TENSOR, _PAIRS, _TUPLE = "<tensor>", "<pairs>", "<tuple>"
 
 
 class CorruptFileError(ValueError):
@@ -54,7 +55,7 @@ def save_checkpoint(folder: Path, state: Any) -> None:
 
     Args:
         folder: Where; made if need be. Holds one checkpoint, which one process at a time may write.
-        state: Tensors and plain values in dicts, lists and tuples, nested as you like; tuples come back as lists.
+        state: Tensors and plain values in dicts, lists and tuples, nested as you like.
     """
     from safetensors.torch import save
 
@@ -77,20 +78,56 @@ def load_checkpoint(folder: Path) -> Any:
     Args:
         folder: Where.
     """
-    from safetensors.torch import load
-
     path = folder / STATE_FILE
     if not path.exists():
         return None
     content = read_json(path)
+    tensors = load_tensors(path, content)
+    with reading(folder, "a checkpoint"):
+        return _put_back(content["state"], tensors)
+
+
+def load_tensors(path: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Loads the tensors that a JSON file names, if they are those that were written.
+
+    Args:
+        path: The JSON file.
+        content: What it holds: as `tensors` the name of the file beside it, and as `sha256` its checksum.
+    """
+    from safetensors.torch import load
+
     try:
-        weights, digest, plain = folder / content["tensors"], content["sha256"], content["state"]
-        data = weights.read_bytes()
-    except (KeyError, TypeError, OSError) as error:
-        raise CorruptFileError(f"{path} must name a file of tensors beside it ({error}); {_remedy(folder)}") from None
+        weights = path.with_name(Path(content["tensors"]).name)  # of a path from a stranger the name alone
+        digest, data = content["sha256"], weights.read_bytes()
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        remedy = _remedy(path.parent)
+        raise CorruptFileError(f"{path} must name a file of tensors beside it ({error}); {remedy}") from None
     if hashlib.sha256(data).hexdigest() != digest:
-        raise CorruptFileError(f"{weights} must have the checksum that {path.name} gives; {_remedy(folder)}")
-    return _put_back(plain, load(data))
+        raise CorruptFileError(f"{weights} must have the checksum that {path.name} gives; {_remedy(path.parent)}")
+    return load(data)
+
+
+@contextmanager
+def reading(folder: Path, what: str) -> Iterator[None]:
+    """Says in one line that a folder does not hold what it should, whatever goes wrong inside with what was read.
+
+    Args:
+        folder: Where it was read from.
+        what: What the folder should hold.
+
+    Example:
+        >>> with reading(Path("models/a"), "a model"):
+        ...     {}["weights"]
+        Traceback (most recent call last):
+        torchpfc.checkpoint.CorruptFileError: models/a must hold a model ('weights'); delete the folder models/a to ...
+    """
+    try:
+        yield
+    except CorruptFileError:
+        raise
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason, _, _ = str(error).partition("\n")
+        raise CorruptFileError(f"{folder} must hold {what} ({reason}); {_remedy(folder)}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -105,7 +142,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _remedy(folder: Path) -> str:
-    return f"delete the folder {folder} to start from the beginning"
+    return f"delete the folder {folder} to start from the beginning, or save again what it held"
 
 
 def _own_copy(tensor: Tensor) -> Tensor:
@@ -125,7 +162,8 @@ def _take_out(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
             return dict(pairs)
         return {_PAIRS: pairs}  # a key of JSON is always text
     if isinstance(value, list | tuple):
-        return [_take_out(item, f"{name}.{i}", tensors) for i, item in enumerate(value)]
+        items = [_take_out(item, f"{name}.{i}", tensors) for i, item in enumerate(value)]
+        return {_TUPLE: items} if isinstance(value, tuple) else items
     return value
 
 
@@ -136,5 +174,7 @@ def _put_back(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return value
     if _TENSOR in value:
         return tensors[value[_TENSOR]]
+    if _TUPLE in value:
+        return tuple(_put_back(value[_TUPLE], tensors))
     pairs = value[_PAIRS] if _PAIRS in value else value.items()
     return {key: _put_back(item, tensors) for key, item in pairs}

@@ -1,10 +1,13 @@
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from sklearn.exceptions import NotFittedError
 
+from torchpfc import checkpoint
 from torchpfc.checkpoint import CorruptFileError
 from torchpfc.sklearn import PFCClassifier, PFCRegressor, PFCTransformer
 from torchpfc.sklearn.saving import labels_to_json
@@ -63,16 +66,14 @@ def test_a_stop_between_the_files_leaves_the_old_model(tmp_path, monkeypatch):
     model.save_pretrained(tmp_path)
     before = model.codes(X)
     model.partial_fit(X[:20], y[:20])
-    from torchpfc.sklearn import saving
-
-    write = saving.write_atomically
+    write = checkpoint.write_atomically
 
     def fail(path, content):
-        if path.name == saving.CONFIG:
+        if path.name == checkpoint.STATE_FILE:
             raise OSError("the disk is full")
         write(path, content)
 
-    monkeypatch.setattr(saving, "write_atomically", fail)
+    monkeypatch.setattr(checkpoint, "write_atomically", fail)
     with pytest.raises(OSError, match="the disk is full"):
         model.save_pretrained(tmp_path)
     assert np.array_equal(PFCClassifier.from_pretrained(tmp_path).codes(X), before)
@@ -81,44 +82,70 @@ def test_a_stop_between_the_files_leaves_the_old_model(tmp_path, monkeypatch):
 def test_corrupt_files_are_named(tmp_path):
     _, _, model = make_model(PFCClassifier)
     model.save_pretrained(tmp_path)
-    config, tensors = tmp_path / "config.json", next(tmp_path.glob("*.safetensors"))
-    text, data = config.read_text(), tensors.read_bytes()
+    path, tensors = tmp_path / "state.json", next(tmp_path.glob("*.safetensors"))
+    text, data = path.read_text(), tensors.read_bytes()
 
     tensors.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(CorruptFileError, match=rf"{tensors.name} must have the checksum"):
         PFCClassifier.from_pretrained(tmp_path)
     tensors.unlink()
-    with pytest.raises(CorruptFileError, match=rf"{tensors.name} must be there"):
+    with pytest.raises(CorruptFileError, match=rf"must name a file of tensors beside it .*{tensors.name}"):
         PFCClassifier.from_pretrained(tmp_path)
     tensors.write_bytes(data)
 
-    config.write_text(text[: len(text) // 2])
-    with pytest.raises(CorruptFileError, match=r"config.json must hold JSON"):
+    path.write_text(text[: len(text) // 2])
+    with pytest.raises(CorruptFileError, match=r"state.json must hold JSON"):
         PFCClassifier.from_pretrained(tmp_path)
-    for broken in ({"params": {"colour": "red"}}, {"state": {}}, {"scale": None}, {"tensors": 3}):
-        config.write_text(json.dumps({**json.loads(text), **broken}))
-        with pytest.raises(CorruptFileError, match=r"config.json must be what save_pretrained wrote"):
+    content = json.loads(text)
+    for broken in (
+        {"params": {"colour": "red"}},
+        {"extra": {}},
+        {"scale": None},
+        {"block": {}},
+        {"weights": {}},
+    ):
+        path.write_text(json.dumps({**content, "state": {**content["state"], **broken}}))
+        with pytest.raises(CorruptFileError, match=r"must hold an estimator that save_pretrained wrote") as found:
             PFCClassifier.from_pretrained(tmp_path)
-    config.write_text(json.dumps({**json.loads(text), "format": 99}))
-    with pytest.raises(CorruptFileError, match=r"config.json must have format 1, got 99"):
+        assert "\n" not in str(found.value)
+    path.write_text(json.dumps({**content, "state": {**content["state"], "format": 99}}))
+    with pytest.raises(CorruptFileError, match=r"must have format 2, got 99"):
         PFCClassifier.from_pretrained(tmp_path)
 
 
-def test_a_config_cannot_name_a_file_elsewhere(tmp_path):
-    _, _, model = make_model(PFCClassifier)
+EARLIER = Path(__file__).parents[1] / "fixtures" / "0.1.0" / "estimators"
+
+
+def test_saving_over_a_model_of_version_0_1_0_leaves_nothing_of_it(tmp_path):
+    shutil.copytree(EARLIER / "PFCClassifier", tmp_path / "model")
+    model = PFCClassifier.from_pretrained(tmp_path / "model")
+    x = np.random.default_rng(0).random((5, 6))
     model.save_pretrained(tmp_path / "model")
-    config = tmp_path / "model" / "config.json"
-    content = json.loads(config.read_text())
-    (tmp_path / content["tensors"]).write_bytes((tmp_path / "model" / content["tensors"]).read_bytes())
-    (tmp_path / "model" / content["tensors"]).unlink()
-    config.write_text(json.dumps({**content, "tensors": f"../{content['tensors']}"}))
-    with pytest.raises(CorruptFileError, match="must be there"):
+    assert len(list((tmp_path / "model").iterdir())) == 2 and not (tmp_path / "model" / "config.json").exists()
+    assert np.array_equal(PFCClassifier.from_pretrained(tmp_path / "model").predict_proba(x), model.predict_proba(x))
+
+
+def test_a_config_of_version_0_1_0_cannot_name_a_file_elsewhere(tmp_path):
+    shutil.copytree(EARLIER / "PFCClassifier", tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    content = json.loads(path.read_text())
+    (tmp_path / "model" / content["tensors"]).rename(tmp_path / content["tensors"])
+    path.write_text(json.dumps({**content, "tensors": f"../{content['tensors']}"}))
+    with pytest.raises(CorruptFileError, match=r"config.json must name a file of tensors beside it .*No such file"):
         PFCClassifier.from_pretrained(tmp_path / "model")
+
+
+def test_what_a_block_was_fitted_with_comes_back_though_parameters_have_changed(tmp_path):
+    X, _, model = make_model(PFCClassifier)
+    codes = model.codes(X)
+    model.set_params(l1=5.0, inference_steps=1).save_pretrained(tmp_path)
+    other = PFCClassifier.from_pretrained(tmp_path)
+    assert (other.l1, other.inference_steps) == (5.0, 1) and np.array_equal(other.codes(X), codes)
 
 
 def test_what_cannot_be_saved_or_loaded_is_said(tmp_path):
     _, _, model = make_model(PFCClassifier)
-    with pytest.raises(FileNotFoundError, match=r"folder must hold a config.json that save_pretrained wrote"):
+    with pytest.raises(FileNotFoundError, match=r"folder must hold a state.json that save_pretrained wrote"):
         PFCClassifier.from_pretrained(tmp_path)
     with pytest.raises(NotFittedError):
         PFCClassifier().save_pretrained(tmp_path)

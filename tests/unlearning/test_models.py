@@ -1,12 +1,30 @@
+import json
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from torchpfc import ADMM, FISTA, PFCBlock
+from torchpfc import PFCBlock, checkpoint
 from torchpfc.checkpoint import CorruptFileError
 from torchpfc.optim.ledger import Ledger
-from torchpfc.unlearning import fingerprint, load_model, save_model
+from torchpfc.solvers import (
+    ADMM,
+    FISTA,
+    ActiveSet,
+    Adjoint,
+    CoordinateDescent,
+    Implicit,
+    Multiplicative,
+    NearestNeighbors,
+    ProjectedGradient,
+    Solver,
+    Truncated,
+    Unrolled,
+)
+from torchpfc.unlearning import fingerprint, forget, load_model, save_model
 
 
 def make(folder: Path) -> tuple[PFCBlock, Ledger]:
@@ -36,22 +54,115 @@ def test_saving_again_replaces_what_was_there(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.safetensors"))) == 1
 
 
-def test_another_solver_is_refused(tmp_path: Path) -> None:
-    block = PFCBlock(6, 3, 8, solver=ADMM())
-    with pytest.raises(TypeError, match="block must have FISTA for its solver to be saved, got ADMM"):
-        save_model(tmp_path, block, Ledger())
+@pytest.mark.parametrize(
+    "solver",
+    [
+        FISTA.paper(7),
+        ADMM(max_iter=9, penalty=0.3),
+        ActiveSet(tol=1e-4),
+        CoordinateDescent(max_iter=3),
+        Multiplicative(floor=1e-3),
+        NearestNeighbors(2, "cosine"),
+        ProjectedGradient(start="random"),
+    ],
+    ids=lambda solver: type(solver).__name__,
+)
+@pytest.mark.parametrize("adjoint", [None, Implicit.fast(), Truncated(2)], ids=repr)
+def test_every_solver_and_adjoint_comes_back(solver: Solver, adjoint: Adjoint | None, tmp_path: Path) -> None:
+    block = PFCBlock(6, 3, 8, solver=solver, adjoint=adjoint)
+    save_model(tmp_path, block, Ledger())
+    found = load_model(tmp_path).block
+    assert (found.solver, found.adjoint) == (block.solver, block.adjoint)
 
 
-@pytest.mark.parametrize("missing", ["state.json", "ledger.json"])
-def test_a_folder_without_a_model_is_named(missing: str, tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Slow(FISTA):
+    pass
+
+
+@dataclass(frozen=True)
+class Own(Unrolled):
+    pass
+
+
+@pytest.mark.parametrize(("name", "value"), [("solver", Slow()), ("adjoint", Own())])
+def test_a_class_of_ones_own_is_refused_before_anything_is_written(name: str, value: Any, tmp_path: Path) -> None:
+    block = PFCBlock(6, 3, 8, **{name: value})
+    message = f"{name} must be one of torchpfc.solvers to be saved, got {type(value).__name__}"
+    with pytest.raises(TypeError, match=message):
+        save_model(tmp_path / "model", block, Ledger())
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    "solver", [{"name": "nnls"}, {"name": "Solver"}, {"name": ["FISTA"]}, {"max_iter": -1}, {"steps": 3}]
+)
+def test_a_solver_that_there_is_not_is_named(solver: Any, tmp_path: Path) -> None:
     make(tmp_path)
-    (tmp_path / missing).unlink()
-    with pytest.raises(CorruptFileError, match=f"must be a folder with a model and its ledger, got no {missing}"):
+    path = tmp_path / "state.json"
+    content = json.loads(path.read_text())
+    content["state"]["block"]["solver"] = solver
+    path.write_text(json.dumps(content))
+    with pytest.raises(CorruptFileError, match="must hold a model that save_model saved") as found:
+        load_model(tmp_path)
+    assert "\n" not in str(found.value)
+
+
+def test_weights_and_ledger_are_replaced_in_one_stroke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop after any of the files leaves the old weights with the old ledger, or the new with the new."""
+    block, ledger = make(tmp_path)
+    old = fingerprint(block), ledger.state_dict()
+    forget(block, ledger, batches=[2])
+    new = fingerprint(block), ledger.state_dict()
+    write, written = checkpoint.write_atomically, []
+
+    def stop_after(path: Path, content: str | bytes) -> None:
+        saved = load_model(tmp_path)
+        assert (fingerprint(saved.block), saved.ledger.state_dict()) == old
+        write(path, content)
+        written.append(path.name)
+        saved = load_model(tmp_path)
+        assert (fingerprint(saved.block), saved.ledger.state_dict()) == (new if path.name == "state.json" else old)
+
+    monkeypatch.setattr(checkpoint, "write_atomically", stop_after)
+    save_model(tmp_path, block, ledger)
+    assert len(written) == 2 and written[1] == "state.json"
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CorruptFileError, match=r"must be a folder with a model and its ledger, got no state\.json"):
         load_model(tmp_path)
 
 
 def test_a_ledger_that_is_none_is_named(tmp_path: Path) -> None:
     make(tmp_path)
-    (tmp_path / "ledger.json").write_text("{}")
+    path = tmp_path / "state.json"
+    content = json.loads(path.read_text())
+    content["state"]["ledger"] = {}
+    path.write_text(json.dumps(content))
     with pytest.raises(CorruptFileError, match="must hold a model that save_model saved"):
         load_model(tmp_path)
+
+
+# Of version 0.1.0, which kept the ledger in a file of its own
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    folder = Path(__file__).parents[1] / "fixtures" / "0.1.0" / "models" / "unlearning-0"
+    return Path(shutil.copytree(folder, tmp_path / "earlier"))
+
+
+def test_saving_over_an_earlier_model_takes_its_ledger_along(earlier: Path) -> None:
+    before = load_model(earlier)
+    save_model(earlier, *before)
+    after = load_model(earlier)
+    assert not (earlier / "ledger.json").exists()
+    assert fingerprint(after.block) == fingerprint(before.block) and after.about == before.about
+    assert after.ledger.state_dict() == before.ledger.state_dict() and after.ledger.batches
+
+
+def test_an_earlier_model_without_its_ledger_is_named(earlier: Path) -> None:
+    (earlier / "ledger.json").unlink()
+    with pytest.raises(CorruptFileError, match=r"must be a folder with a model and its ledger, got no ledger\.json"):
+        load_model(earlier)

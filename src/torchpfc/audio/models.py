@@ -11,10 +11,10 @@ from torch import nn
 
 from torchpfc.audio.features import Features
 from torchpfc.audio.nmf import NMFSeparator
-from torchpfc.checkpoint import STATE_FILE, CorruptFileError, load_checkpoint, save_checkpoint
+from torchpfc.checkpoint import STATE_FILE, CorruptFileError, load_checkpoint, reading, save_checkpoint
 from torchpfc.nn.recurrent.rnn import FactorizedRNN
 from torchpfc.nn.recurrent.vanilla import VanillaRNN
-from torchpfc.solvers import FISTA
+from torchpfc.nn.saving import block_options, block_settings
 
 
 class SavedSeparator(NamedTuple):
@@ -33,7 +33,7 @@ def save_separator(
 
     Args:
         folder: Where; made if need be.
-        model: A `FactorizedRNN` with FISTA for its solver, a `VanillaRNN`, or an `NMFSeparator`.
+        model: A `FactorizedRNN` with solver and adjoint of `torchpfc.solvers`, a `VanillaRNN`, or an `NMFSeparator`.
         features: The settings of what it hears; an `NMFSeparator` has its own.
         about: Plain values to keep with it.
 
@@ -59,11 +59,11 @@ def load_separator(folder: Path) -> SavedSeparator:
     Args:
         folder: Where.
     """
-    if not (folder / STATE_FILE).is_file():
+    state = load_checkpoint(folder)
+    if state is None:
         found = f"no {STATE_FILE} in it" if folder.is_dir() else "no such folder"
         raise CorruptFileError(f"{folder} must be a folder with a separation model, got {found}")
-    state = load_checkpoint(folder)
-    try:
+    with reading(folder, "a model that save_separator saved"):
         features, weights = Features(**state["features"]), state["weights"]
         _check_sizes(weights, features)
         if not all(bool(weight.isfinite().all()) for weight in weights.values()):
@@ -71,8 +71,6 @@ def load_separator(folder: Path) -> SavedSeparator:
         model = _build(state["kind"], state["options"], weights, features)
         model.load_state_dict(weights)
         return SavedSeparator(model.eval(), features, dict(state["about"]))
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CorruptFileError(f"{folder} must hold a model that save_separator saved ({error})") from None
 
 
 def _check_sizes(weights: Mapping[str, Any], features: Features) -> None:
@@ -95,13 +93,9 @@ def _describe(model: nn.Module) -> tuple[str, dict[str, Any]]:
         return "vanilla", {"bptt": model.bptt}
     if not isinstance(model, FactorizedRNN):
         raise TypeError(f"model must be a FactorizedRNN, VanillaRNN or NMFSeparator, got {type(model).__name__}")
-    if not isinstance(model.block.solver, FISTA):
-        raise TypeError(f"model must have FISTA for its solver to be saved, got {type(model.block.solver).__name__}")
-    return "factorized", {
-        "nonnegative": model.block.nonnegative,
-        "bptt": model.bptt,
-        "solver": asdict(model.block.solver),
-    }
+    settings = block_settings(model.block)
+    del settings["l1"]  # which a network has none of
+    return "factorized", {**settings, "bptt": model.bptt}
 
 
 def _build(kind: str, options: dict[str, Any], weights: Mapping[str, Any], features: Features) -> nn.Module:
@@ -112,9 +106,8 @@ def _build(kind: str, options: dict[str, Any], weights: Mapping[str, Any], featu
         model: nn.Module = VanillaRNN(bins, hidden, len(weights["output.weight"]), **options)
     elif kind == "factorized":
         rows, num_basis = weights["block.weight_x"].shape
-        solver = FISTA(**options["solver"])
-        kept = {name: options[name] for name in ("nonnegative", "bptt")}
-        model = FactorizedRNN(rows - num_basis, num_basis, len(weights["block.weight_y"]), solver=solver, **kept)
+        outputs = len(weights["block.weight_y"])
+        model = FactorizedRNN(rows - num_basis, num_basis, outputs, **block_options(options))
     else:
         raise ValueError(f"kind must be factorized, vanilla or nmf, got {kind!r}")
     return model.to(next(iter(weights.values())).dtype)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from torchpfc.checkpoint import STATE_FILE, CorruptFileError, read_json
+from torchpfc.checkpoint import STATE_FILE, CorruptFileError
 from torchpfc.data.formats import DataError
 from torchpfc.data.images import load_images
 from torchpfc.explorer.examples import MOST_EXAMPLES, Examples, Shape, guess_shape, read_examples
@@ -73,17 +73,17 @@ def load(
         if data is not None:
             raise DataError(f"--data must come with a model, got {data!r} and no model")
         return ready_model()
-    if (model / "config.json").is_file():
-        subject, examples = _load_estimator(model, data, data_dir)
+    from torchpfc.sklearn.saving import saved_class
+
+    if (kind := saved_class(model)) is not None:
+        subject, examples = _load_estimator(model, kind, data, data_dir)
     elif (model / STATE_FILE).is_file():
         subject, examples = _load_block(model, data, data_dir)
     else:
         raise CorruptFileError(
             f"the model must be a folder that save_pretrained or save_model wrote, got {str(model)!r}"
         )
-    if examples.x.shape[1] != subject.num_features:
-        size = f"{subject.num_features} numbers each, as the model takes them"
-        raise DataError(f"the examples must have {size}, got {examples.x.shape[1]} in {examples.source}")
+    _check_size(examples, subject.num_features)
     lowest = float(examples.x.nan_to_num(nan=0.0).min())
     if subject.block.nonnegative and lowest < 0:
         raise DataError(f"the examples must not be negative for this model, got {lowest:.3g}")
@@ -103,14 +103,12 @@ def affordable(num_basis: int) -> int:
     return min(MOST_EXAMPLES, max(_FEWEST_EXAMPLES, _AFFORDABLE // num_basis**2))
 
 
-def _load_estimator(folder: Path, data: str | None, data_dir: Path | None) -> tuple[Subject, Examples]:
+def _load_estimator(folder: Path, kind: str, data: str | None, data_dir: Path | None) -> tuple[Subject, Examples]:
     from torchpfc import sklearn as estimators
 
-    name = str(read_json(folder / "config.json").get("estimator"))
-    if name not in estimators.__all__:
-        known = ", ".join(estimators.__all__)
-        raise CorruptFileError(f"{folder / 'config.json'} must be of an estimator ({known}), got {name!r}")
-    estimator = getattr(estimators, name).from_pretrained(folder, device="cpu")
+    if kind not in estimators.__all__:
+        raise CorruptFileError(f"{folder} must be of an estimator ({', '.join(estimators.__all__)}), got {kind!r}")
+    estimator = getattr(estimators, kind).from_pretrained(folder, device="cpu")
     subject = EstimatorSubject(estimator, folder.resolve().name)
     names = tuple(map(str, getattr(estimator, "feature_names_in_", ())))
     if names:
@@ -134,9 +132,7 @@ def _load_block(folder: Path, data: str | None, data_dir: Path | None) -> tuple[
         raise DataError(f"--data must be given, since {folder} does not say what the model was trained on")
     classes = tuple(str(k) for k in range(saved.block.out_features))
     examples = read_examples(str(source), classes, data_dir)
-    if examples.x.shape[1] != saved.block.in_features:
-        size = f"{saved.block.in_features} numbers each, as the model takes them"
-        raise DataError(f"the examples must have {size}, got {examples.x.shape[1]} in {examples.source}")
+    _check_size(examples, saved.block.in_features)
     _refuse_gaps(examples)
     known = examples.labels is not None
     return BlockSubject(saved.block, saved.ledger, folder.resolve().name, examples.x, classes=known), examples
@@ -147,6 +143,12 @@ def _mixed(examples: Examples) -> Examples:
     order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))
     labels = None if examples.labels is None else examples.labels[order]
     return replace(examples, x=examples.x[order], labels=labels)
+
+
+def _check_size(examples: Examples, num_features: int) -> None:
+    if examples.x.shape[1] != num_features:
+        size = f"{num_features} numbers each, as the model takes them"
+        raise DataError(f"the examples must have {size}, got {examples.x.shape[1]} in {examples.source}")
 
 
 def _refuse_gaps(examples: Examples) -> None:

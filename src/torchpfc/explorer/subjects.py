@@ -21,35 +21,31 @@ if TYPE_CHECKING:
 
 
 class Subject(ABC):
-    """A model to look at: a block, the record of its training, and names for what it says."""
+    """A model to look at: a block, the record of its training, and names for what it says.
 
-    name: str
-    kind: str
+    Args:
+        name: What to call it.
+        kind: What it is.
+        block: The block.
+        ledger: Which batch could write which columns.
+        num_features: How many numbers an input has.
+        outputs: The names of the outputs.
+        classes: Whether the outputs are scores of classes.
+    """
 
-    @property
-    @abstractmethod
-    def block(self) -> PFCBlock:
-        """The block."""
-
-    @property
-    @abstractmethod
-    def ledger(self) -> Ledger:
-        """Which batch could write which columns."""
-
-    @property
-    @abstractmethod
-    def outputs(self) -> tuple[str, ...]:
-        """The names of the outputs."""
-
-    @property
-    @abstractmethod
-    def classes(self) -> bool:
-        """Whether the outputs are scores of classes."""
-
-    @property
-    @abstractmethod
-    def num_features(self) -> int:
-        """How many numbers an input has."""
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        block: PFCBlock,
+        ledger: Ledger,
+        *,
+        num_features: int,
+        outputs: tuple[str, ...],
+        classes: bool,
+    ) -> None:
+        self.name, self.kind, self.block, self.ledger = name, kind, block, ledger
+        self.num_features, self.outputs, self.classes = num_features, outputs, classes
 
     @abstractmethod
     def explain(self, x: Tensor) -> Explanation:
@@ -92,32 +88,16 @@ class EstimatorSubject(Subject):
     """
 
     def __init__(self, estimator: PFCEstimator, name: str) -> None:
-        self.estimator, self.name, self.kind = estimator, name, type(estimator).__name__
-
-    @property
-    def block(self) -> PFCBlock:
-        """The block."""
-        return self.estimator.block_
-
-    @property
-    def ledger(self) -> Ledger:
-        """Which batch could write which columns."""
-        return self.estimator.ledger_
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The names of the outputs."""
-        return self.estimator._output_names()
-
-    @property
-    def classes(self) -> bool:
-        """Whether the outputs are scores of classes."""
-        return hasattr(self.estimator, "classes_")
-
-    @property
-    def num_features(self) -> int:
-        """How many numbers an input has."""
-        return self.estimator.n_features_in_
+        self.estimator = estimator
+        super().__init__(
+            name,
+            type(estimator).__name__,
+            estimator.block_,
+            estimator.ledger_,
+            num_features=estimator.n_features_in_,
+            outputs=estimator.output_names(),
+            classes=hasattr(estimator, "classes_"),
+        )
 
     def explain(self, x: Tensor) -> Explanation:
         """Predictions as sums, in the units of inputs and outputs."""
@@ -148,59 +128,36 @@ class BlockSubject(Subject):
         classes: Whether its outputs are scores of classes.
     """
 
-    kind = "PFCBlock"
-
     def __init__(self, block: PFCBlock, ledger: Ledger, name: str, reference: Tensor, *, classes: bool) -> None:
-        self._block, self._ledger, self.name, self._classes = block.eval(), ledger, name, classes
+        outputs = tuple(str(k) for k in range(block.out_features))
+        super().__init__(
+            name, "PFCBlock", block, ledger, num_features=block.in_features, outputs=outputs, classes=classes
+        )
+        self.block.eval()
         self._reference = self.encode(reference)
         self._unexplained: Tensor | None = None
 
-    @property
-    def block(self) -> PFCBlock:
-        """The block."""
-        return self._block
-
-    @property
-    def ledger(self) -> Ledger:
-        """Which batch could write which columns."""
-        return self._ledger
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The numbers of the outputs."""
-        return tuple(str(k) for k in range(self._block.out_features))
-
-    @property
-    def classes(self) -> bool:
-        """Whether the outputs are scores of classes."""
-        return self._classes
-
-    @property
-    def num_features(self) -> int:
-        """How many numbers an input has."""
-        return self._block.in_features
-
     def explain(self, x: Tensor) -> Explanation:
         """Predictions as sums."""
-        return explain(self._block, self.encode(x), outputs=self.outputs, classes=self._classes)
+        return explain(self.block, self.encode(x), outputs=self.outputs, classes=self.classes)
 
     def recognise(self, x: Tensor) -> list[float]:
         """The share of the reference that is explained as badly or worse."""
         from torchpfc.sklearn.calibration import p_values
 
         if self._unexplained is None:
-            self._unexplained = explain(self._block, self._reference).unexplained
+            self._unexplained = explain(self.block, self._reference).unexplained
         weight = torch.ones_like(self._unexplained)
         values: list[float] = p_values(self.explain(x).unexplained, self._unexplained, weight).tolist()
         return values
 
     def encode(self, x: Tensor) -> Tensor:
         """Inputs in the type of the block."""
-        return x.to(self._block.weight_x.dtype)
+        return x.to(self.block.weight_x.dtype)
 
     def forget(self, batches: Iterable[int]) -> ForgetReport:
         """Removes what batches wrote."""
-        report = forget(self._block, self._ledger, batches=batches)
+        report = forget(self.block, self.ledger, batches=batches)
         self._unexplained = None
-        self._block.eval()
+        self.block.eval()
         return report

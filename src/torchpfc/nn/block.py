@@ -203,7 +203,7 @@ class PFCBlock(nn.Module):
         """Draws new weights."""
         with torch.no_grad():
             for weight in (self.weight_x, self.weight_y):
-                self._draw_(weight, generator)
+                self.draw_(weight, generator)
         self.reset_step_size()
 
     def reset_step_size(self) -> None:
@@ -291,7 +291,7 @@ class PFCBlock(nn.Module):
 
         def widen(weight: Tensor) -> Tensor:
             fresh = weight.new_empty((*weight.shape[:-1], count))
-            self._draw_(fresh, generator)
+            self.draw_(fresh, generator)
             return torch.cat([weight, fresh], dim=-1)
 
         self._resize(widen, optimizer, lambda state: F.pad(state, (0, count)))
@@ -331,7 +331,13 @@ class PFCBlock(nn.Module):
         # Neither what is cached for this block's memory nor who watches or warms this block belongs to a copy.
         return {**self.__dict__, "_settled": None, "_watchers": [], "_warm_start": None}
 
-    def _draw_(self, weight: Tensor, generator: torch.Generator | None) -> None:
+    def draw_(self, weight: Tensor, generator: torch.Generator | None = None) -> None:
+        """Fills columns of a weight with what a new block starts from.
+
+        Args:
+            weight: The columns.
+            generator: Source of the values.
+        """
         weight.uniform_(*self.init_range, generator=generator)
         if self.weight_floor is not None:
             weight.clamp_(min=self.weight_floor)

@@ -60,8 +60,11 @@ class Ledger:
         self._watched: WeakKeyDictionary[Optimizer, RemovableHandle] = WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Whom this ledger watches does not belong to a copy.
-        return {**self.__dict__, "_current": None, "_watched": WeakKeyDictionary()}
+        return self.state_dict()  # whom this ledger watches does not belong to a copy, nor to a pickle
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Ledger.__init__(self)
+        self.load_state_dict(state)
 
     # Recording
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,13 +15,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from torchpfc.checkpoint import reading
 from torchpfc.interpret import ColumnReport, Explanation, describe_columns
 from torchpfc.nn.block import PFCBlock
+from torchpfc.nn.saving import block_from, block_settings
 from torchpfc.optim.ledger import Ledger
 from torchpfc.sklearn.calibration import p_values, relative_residual
 from torchpfc.sklearn.learning import couple
 from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, InputScale, Rows
-from torchpfc.sklearn.saving import load_estimator, save_estimator
+from torchpfc.sklearn.saving import SAVED, load_estimator, save_estimator
 from torchpfc.solvers import FISTA, Implicit
 from torchpfc.unlearning import ForgetReport, forget
 from torchpfc.unlearning.report import How
@@ -44,7 +47,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     # What a concrete estimator says of itself
 
     @abstractmethod
-    def _output_names(self) -> tuple[str, ...]:
+    def output_names(self) -> tuple[str, ...]:
         """The names of the outputs."""
 
     @abstractmethod
@@ -66,19 +69,6 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         """Whether there is a block."""
         return hasattr(self, "block_")
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A ledger may watch optimizers, which a copy has nothing to do with.
-        state = dict(super().__getstate__())
-        if "ledger_" in state:
-            state["ledger_"] = state["ledger_"].state_dict()
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "ledger_" in state:
-            self.ledger_ = Ledger()
-            self.ledger_.load_state_dict(state["ledger_"])
 
     # Looking at it
 
@@ -125,7 +115,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """
         given, h, y, _ = self._couple(X)
         base, scale = self._affine()
-        names = self._output_names()
+        names = self.output_names()
         shown = slice(len(names))  # a model without outputs has a block with one that says nothing
         return Explanation(
             x=given.cpu(),
@@ -197,7 +187,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     # Saving
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Saves the estimator into a folder: `config.json`, and its tensors as safetensors.
+        """Saves the estimator into a folder: `state.json`, and its tensors as safetensors.
 
         What the folder held before is replaced in one stroke: whoever looks finds the old model or the new one.
 
@@ -205,7 +195,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             folder: Where; made if need be.
         """
         check_is_fitted(self)
-        save_estimator(self, Path(folder))
+        save_estimator(Path(folder), type(self).__name__, self.get_params(deep=False), self._learned())
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, device: str | torch.device | None = None) -> Self:
@@ -215,8 +205,43 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             folder: Where.
             device: Where to put the model; where it was to be when saved by default.
         """
-        estimator: Self = load_estimator(cls, Path(folder), device)
+        params, learned = load_estimator(Path(folder), cls.__name__)
+        with reading(Path(folder), SAVED):
+            estimator = cls(**params)
+        if device is not None:
+            estimator.device = str(device)
+        place = estimator._device()
+        with reading(Path(folder), SAVED):
+            estimator._take_over(learned, place)
         return estimator
+
+    def _learned(self) -> dict[str, Any]:
+        """All that `fit` has found, as tensors and plain values."""
+        names = getattr(self, "feature_names_in_", None)
+        return {
+            "n_features_in": self.n_features_in_,
+            "feature_names_in": None if names is None else [str(name) for name in names],
+            "scale": asdict(self.scale_),
+            "block": block_settings(self.block_),
+            "weights": dict(self.block_.state_dict()),
+            "held_out": self.held_out_._asdict(),
+            "ledger": self.ledger_.state_dict(),
+            "extra": self._extra_state(),
+        }
+
+    def _take_over(self, learned: dict[str, Any], device: torch.device) -> None:
+        """Takes over what `_learned` gave."""
+        self.n_features_in_ = int(learned["n_features_in"])
+        if learned["feature_names_in"] is not None:
+            self.feature_names_in_ = np.array(learned["feature_names_in"], dtype=object)
+        self.scale_ = InputScale(float(learned["scale"]["size"]), bool(learned["scale"]["constant"]))
+        self.block_ = block_from(learned["block"], learned["weights"]).to(device).eval()
+        held = Rows(**learned["held_out"])
+        self.held_out_ = Rows(held.x.to(device), held.target.to(device), held.weight.to(device), held.batch)
+        self.ledger_ = Ledger()
+        self.ledger_.load_state_dict(learned["ledger"])
+        self._load_extra_state(learned["extra"])
+        self._calibrate()
 
     # Inside
 

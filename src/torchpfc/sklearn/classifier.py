@@ -205,7 +205,8 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
     def _wants_constant(self, *, signed: bool) -> bool:
         return signed
 
-    def _output_names(self) -> tuple[str, ...]:
+    def output_names(self) -> tuple[str, ...]:
+        """The classes."""
         return tuple(str(label) for label in self.classes_.tolist())
 
     def _affine(self) -> tuple[Tensor, Tensor]:

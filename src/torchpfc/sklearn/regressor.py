@@ -159,7 +159,8 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
     def _wants_constant(self, *, signed: bool) -> bool:
         return True
 
-    def _output_names(self) -> tuple[str, ...]:
+    def output_names(self) -> tuple[str, ...]:
+        """One name for each target."""
         return ("y",) if self._one_output else tuple(f"y{k}" for k in range(len(self.base_)))
 
     def _affine(self) -> tuple[Tensor, Tensor]:

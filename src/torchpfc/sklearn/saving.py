@@ -1,126 +1,115 @@
-"""Estimators as folders: `config.json` names a file of tensors beside it, and is replaced last."""
+"""Estimators as folders: their parameters, what they have learned, and labels, as plain values and tensors."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from torchpfc._version import __version__
-from torchpfc.checkpoint import CorruptFileError, read_json, write_atomically
-from torchpfc.optim.ledger import Ledger
-from torchpfc.sklearn.rows import InputScale, Rows
+from torchpfc.checkpoint import (
+    STATE_FILE,
+    CorruptFileError,
+    load_checkpoint,
+    load_tensors,
+    read_json,
+    reading,
+    save_checkpoint,
+)
+from torchpfc.nn.saving import to_plain
+from torchpfc.sklearn.rows import Rows
+from torchpfc.solvers import FISTA, Implicit
 
-CONFIG = "config.json"
-_FORMAT = 1
-_PLAIN = (str, int, float, bool, type(None))
+SAVED = "an estimator that save_pretrained wrote"
+"""The folder's content, as errors name it."""
 
-
-def save_estimator(estimator: Any, folder: Path) -> None:
-    """Saves a fitted estimator."""
-    from safetensors.torch import save
-
-    block, held = estimator.block_, estimator.held_out_
-    tensors = {
-        "weight_x": block.weight_x,
-        "weight_y": block.weight_y,
-        "power_vector": block.power_vector,
-        **{f"held_out.{name}": value for name, value in zip(Rows._fields, held, strict=True)},
-    }
-    data = save({name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()})
-    digest = hashlib.sha256(data).hexdigest()
-    config: dict[str, Any] = {
-        "format": _FORMAT,
-        "torchpfc": __version__,
-        "estimator": type(estimator).__name__,
-        "params": _params(estimator),
-        "tensors": f"model-{digest[:16]}.safetensors",
-        "sha256": digest,
-        "n_features_in": estimator.n_features_in_,
-        "feature_names_in": _names(estimator),
-        "nonnegative": block.nonnegative,
-        "scale": {"size": estimator.scale_.size, "constant": estimator.scale_.constant},
-        "ledger": estimator.ledger_.state_dict(),
-        "state": estimator._extra_state(),
-    }
-    content = json.dumps(config, indent=1) + "\n"  # before anything is written: what JSON refuses changes no file
-    write_atomically(folder / config["tensors"], data)
-    write_atomically(folder / CONFIG, content)
-    for old in folder.glob("model-*.safetensors"):
-        if old.name != config["tensors"]:
-            old.unlink(missing_ok=True)
+_FORMAT = 2
+_EARLIER_CONFIG = "config.json"
+"""What names the tensors in a folder of version 0.1.0."""
 
 
-def load_estimator(cls: Any, folder: Path, device: str | torch.device | None) -> Any:
-    """Loads what `save_estimator` saved."""
-    path = folder / CONFIG
-    if not path.exists():
-        raise FileNotFoundError(f"folder must hold a {CONFIG} that save_pretrained wrote, got {folder} without one")
+def save_estimator(folder: Path, name: str, params: dict[str, Any], learned: dict[str, Any]) -> None:
+    """Saves an estimator, which replaces what the folder held in one stroke.
+
+    Args:
+        folder: Where; made if need be.
+        name: Its class.
+        params: Its parameters.
+        learned: What it has learned, as tensors and plain values.
+    """
+    about = {"format": _FORMAT, "torchpfc": __version__, "estimator": name, "params": _plain(params)}
+    save_checkpoint(folder, about | learned)
+    (folder / _EARLIER_CONFIG).unlink(missing_ok=True)
+
+
+def load_estimator(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Loads the parameters of an estimator and what it has learned.
+
+    Args:
+        folder: Where.
+        name: The class that it must have.
+    """
+    state = load_checkpoint(folder)
+    if state is None:
+        if not (folder / _EARLIER_CONFIG).exists():
+            raise FileNotFoundError(
+                f"folder must hold a {STATE_FILE} that save_pretrained wrote, got {folder} without one"
+            )
+        state = _from_0_1(folder / _EARLIER_CONFIG)
+    with reading(folder, SAVED):
+        found, params, version = state["estimator"], state["params"], state["format"]
+    if version != _FORMAT:
+        raise CorruptFileError(f"{folder} must have format {_FORMAT}, got {version!r}; save it again")
+    if found != name:
+        raise ValueError(f"folder must hold a {name}, got a {found} in {folder}")
+    return params, state
+
+
+def saved_class(folder: Path) -> str | None:
+    """The class of the estimator that a folder holds; None where it holds none.
+
+    Args:
+        folder: Where.
+    """
+    if (folder / STATE_FILE).is_file():
+        with reading(folder, SAVED):
+            name = read_json(folder / STATE_FILE)["state"].get("estimator")
+        return None if name is None else str(name)
+    earlier = folder / _EARLIER_CONFIG
+    return str(read_json(earlier).get("estimator")) if earlier.is_file() else None
+
+
+def _from_0_1(path: Path) -> dict[str, Any]:
+    """What version 0.1.0 saved, in the form of today."""
     config = read_json(path)
-    try:
-        name, params = config["estimator"], config["params"]
-        if config["format"] != _FORMAT:
-            raise CorruptFileError(f"{path} must have format {_FORMAT}, got {config['format']!r}; save it again")
-        if name != cls.__name__:
-            raise ValueError(f"folder must hold a {cls.__name__}, got a {name} in {path}")
-        estimator = cls(**{**params, **({} if device is None else {"device": str(device)})})
-        _restore(estimator, config, _tensors(folder, config))
-    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise CorruptFileError(f"{path} must be what save_pretrained wrote ({error!r}); save the model again") from None
-    return estimator
+    tensors = load_tensors(path, config)
+    with reading(path.parent, SAVED):
+        params = config["params"]
+        block = {
+            "nonnegative": config["nonnegative"],
+            "l1": params["l1"],
+            "solver": to_plain(FISTA(max_iter=params.get("inference_steps", 100))),
+            "adjoint": to_plain(Implicit.fast()),
+        }
+        weights = {name: tensors[name] for name in ("weight_x", "weight_y", "power_vector")}
+        held_out = {name: tensors[f"held_out.{name}"] for name in Rows._fields}
+        now = {"format": _FORMAT, "block": block, "weights": weights, "held_out": held_out, "extra": config["state"]}
+        return config | now
 
 
-def _restore(estimator: Any, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    device = estimator._device()
-    estimator.n_features_in_ = int(config["n_features_in"])
-    if config["feature_names_in"] is not None:
-        estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
-    estimator.scale_ = InputScale(float(config["scale"]["size"]), bool(config["scale"]["constant"]))
-    estimator.ledger_ = Ledger()
-    estimator.ledger_.load_state_dict(config["ledger"])
-    weights = tensors["weight_x"].to(device), tensors["weight_y"].to(device)
-    estimator.block_ = estimator._new_block(*weights, nonnegative=bool(config["nonnegative"]))
-    estimator.block_.power_vector.copy_(tensors["power_vector"])  # the same steps as before, to the last bit
-    estimator.block_.eval()
-    held = Rows(*(tensors[f"held_out.{name}"] for name in Rows._fields))
-    estimator.held_out_ = Rows(held.x.to(device), held.target.to(device), held.weight.to(device), held.batch)
-    estimator._load_extra_state(config["state"])
-    estimator._calibrate()
-
-
-def _tensors(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
-    from safetensors.torch import load
-
-    weights = folder / Path(config["tensors"]).name  # a name and no path: a file beside this one
-    try:
-        data = weights.read_bytes()
-    except OSError as error:
-        raise CorruptFileError(f"{weights} must be there, since {CONFIG} names it ({error}); save it again") from None
-    if hashlib.sha256(data).hexdigest() != config["sha256"]:
-        raise CorruptFileError(f"{weights} must have the checksum that {CONFIG} gives; save the model again")
-    return load(data)
-
-
-def _params(estimator: Any) -> dict[str, Any]:
-    params = estimator.get_params(deep=False)
+def _plain(params: dict[str, Any]) -> dict[str, Any]:
+    plain = {}
     for name, value in params.items():
         if isinstance(value, torch.device):
-            params[name] = str(value)
+            value = str(value)
         elif isinstance(value, np.generic):
-            params[name] = value.item()
-        elif not isinstance(value, _PLAIN):
+            value = value.item()
+        elif not isinstance(value, str | int | float | bool | None):
             raise TypeError(f"{name} must be a plain value to be saved as JSON, got {value!r}")
-    return dict(params)
-
-
-def _names(estimator: Any) -> list[str] | None:
-    names = getattr(estimator, "feature_names_in_", None)
-    return None if names is None else [str(name) for name in names]
+        plain[name] = value
+    return plain
 
 
 def labels_to_json(labels: Any) -> dict[str, Any]:

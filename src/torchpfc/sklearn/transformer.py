@@ -326,7 +326,8 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
             check_number(name, getattr(self, name), integer=False, low=0)
         check_number("validation_fraction", self.validation_fraction, integer=False, low=0, high=0.5)
 
-    def _output_names(self) -> tuple[str, ...]:
+    def output_names(self) -> tuple[str, ...]:
+        """None: a transformer predicts nothing."""
         return ()
 
     def _affine(self) -> tuple[Tensor, Tensor]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchpfc.checkpoint import read_json, write_atomically
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.recording import named_blocks
 from torchpfc.optim.ledger import Ledger, merged
@@ -124,27 +121,6 @@ def affected_batches(
     return asked, known
 
 
-def save_ledger(path: Path, ledger: Ledger) -> None:
-    """Saves a ledger as JSON, in one stroke; its place is beside the weights.
-
-    Args:
-        path: The file.
-        ledger: What to save.
-    """
-    write_atomically(path, json.dumps(ledger.state_dict()) + "\n")
-
-
-def load_ledger(path: Path) -> Ledger:
-    """Loads what `save_ledger` saved.
-
-    Args:
-        path: The file.
-    """
-    ledger = Ledger()
-    ledger.load_state_dict(read_json(path))
-    return ledger
-
-
 @torch.no_grad()
 def _forget_in_block(
     block: PFCBlock, columns: list[int], how: How, optimizer: Optimizer | None, generator: torch.Generator | None
@@ -157,7 +133,7 @@ def _forget_in_block(
         weight.grad = None  # may come from what is to be forgotten
         fresh = weight.new_zeros((*weight.shape[:-1], len(columns)))
         if how == "reinitialize":
-            block._draw_(fresh, generator)
+            block.draw_(fresh, generator)
         weight.index_copy_(-1, chosen, fresh)
         if optimizer is not None:
             for state in state_of_columns(optimizer, weight):

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
-from torchpfc.checkpoint import STATE_FILE, CorruptFileError, load_checkpoint, save_checkpoint
+from torchpfc.checkpoint import (
+    STATE_FILE,
+    CorruptFileError,
+    load_checkpoint,
+    read_json,
+    reading,
+    save_checkpoint,
+    write_atomically,
+)
 from torchpfc.nn.block import PFCBlock
+from torchpfc.nn.saving import block_from, block_settings
 from torchpfc.optim.ledger import Ledger
-from torchpfc.solvers import FISTA
-from torchpfc.unlearning.forget import load_ledger, save_ledger
-
-LEDGER_FILE = "ledger.json"
-"""The ledger of a model, beside its weights."""
 
 SNAPSHOTS = "snapshots"
 """The folder of the states that its training went through, where they were kept."""
+
+_EARLIER_LEDGER = "ledger.json"
+"""Where version 0.1.0 kept the ledger, beside the rest."""
 
 
 class SavedModel(NamedTuple):
@@ -32,11 +37,11 @@ class SavedModel(NamedTuple):
 
 
 def save_model(folder: Path, block: PFCBlock, ledger: Ledger, about: Mapping[str, Any] | None = None) -> None:
-    """Saves a block with its ledger; each file is replaced in one stroke.
+    """Saves a block with its ledger, which replace what the folder held in one stroke.
 
     Args:
         folder: Where; made if need be.
-        block: With `FISTA` for its solver.
+        block: With a solver and an adjoint of `torchpfc.solvers`.
         ledger: The record of its training.
         about: Plain values to keep with it.
 
@@ -47,13 +52,9 @@ def save_model(folder: Path, block: PFCBlock, ledger: Ledger, about: Mapping[str
         ...     load_model(Path(folder)).about
         {'seed': 0}
     """
-    if not isinstance(block.solver, FISTA):
-        raise TypeError(f"block must have FISTA for its solver to be saved, got {type(block.solver).__name__}")
-    options = {"nonnegative": block.nonnegative, "l1": block.l1, "init_range": list(block.init_range)}
-    weights = dict(block.state_dict())
-    state = {"block": options, "solver": asdict(block.solver), "weights": weights, "about": dict(about or {})}
-    save_checkpoint(folder, state)
-    save_ledger(folder / LEDGER_FILE, ledger)
+    learned = {"weights": dict(block.state_dict()), "ledger": ledger.state_dict()}
+    save_checkpoint(folder, {"block": block_settings(block), **learned, "about": dict(about or {})})
+    (folder / _EARLIER_LEDGER).unlink(missing_ok=True)
 
 
 def load_model(folder: Path) -> SavedModel:
@@ -62,18 +63,41 @@ def load_model(folder: Path) -> SavedModel:
     Args:
         folder: Where.
     """
-    for name in (STATE_FILE, LEDGER_FILE):
-        if not (folder / name).is_file():
-            raise CorruptFileError(f"{folder} must be a folder with a model and its ledger, got no {name} in it")
     state = load_checkpoint(folder)
-    try:
-        weights = state["weights"]
-        (in_features, num_basis), out_features = weights["weight_x"].shape, len(weights["weight_y"])
-        options = {**state["block"], "init_range": tuple(state["block"]["init_range"])}
-        solver, dtype = FISTA(**state["solver"]), weights["weight_x"].dtype
-        block = PFCBlock(in_features, out_features, num_basis, solver=solver, dtype=dtype, **options)
-        with torch.no_grad():
-            block.load_state_dict(weights)
-        return SavedModel(block, load_ledger(folder / LEDGER_FILE), dict(state["about"]))
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CorruptFileError(f"{folder} must hold a model that save_model saved ({error})") from None
+    if state is None:
+        raise CorruptFileError(f"{folder} must be a folder with a model and its ledger, got no {STATE_FILE} in it")
+    with reading(folder, "a model that save_model saved"):
+        if "ledger" not in state:
+            state = _from_0_1(folder, state)
+        ledger = Ledger()
+        ledger.load_state_dict(state["ledger"])
+        return SavedModel(block_from(state["block"], state["weights"]), ledger, dict(state["about"]))
+
+
+def _from_0_1(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+    """What version 0.1.0 saved, in the form of today."""
+    ledger = folder / _EARLIER_LEDGER
+    if not ledger.is_file():
+        raise CorruptFileError(f"{folder} must be a folder with a model and its ledger, got no {ledger.name} in it")
+    return {**state, "block": {**state["block"], "solver": state["solver"]}, "ledger": read_json(ledger)}
+
+
+def save_ledger(path: Path, ledger: Ledger) -> None:
+    """Saves a ledger as JSON, in one stroke.
+
+    Args:
+        path: The file.
+        ledger: What to save.
+    """
+    write_atomically(path, json.dumps(ledger.state_dict()) + "\n")
+
+
+def load_ledger(path: Path) -> Ledger:
+    """Loads what `save_ledger` saved.
+
+    Args:
+        path: The file.
+    """
+    ledger = Ledger()
+    ledger.load_state_dict(read_json(path))
+    return ledger

@@ -62,9 +62,9 @@ class Snapshots:
         ledger: Watches the optimizer from now on, and is told of every batch.
         every: Batches from one snapshot to the next.
         codes: The warm codes of the training.
-        also: What else the training changes, by name: dicts that it changes in place, such as `stopping.state` of an
-            `EarlyStopping` and `best.values` of `BestWeights`; generators; and whatever has `state_dict` and
-            `load_state_dict`, such as a learning rate scheduler.
+        also: What else the training changes, by name: whatever has `state_dict` and `load_state_dict`, such as a
+            learning rate scheduler, an `EarlyStopping` and `BestWeights`; generators; and dicts that it changes in
+            place.
         folder: Where to keep the snapshots; None keeps them in memory. With those of an earlier process in it, call
             `rewind()` to go on at the last, or `retrain_without` with the ledger that was saved.
     """
@@ -203,8 +203,6 @@ class Snapshots:
         state = deepcopy(self._states[moment.step]) if in_memory else load_checkpoint(self._folder_of(moment))
         _restore_model(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        for group in self.optimizer.param_groups:  # a file has lists where there were tuples
-            group.update({key: tuple(value) for key, value in group.items() if key != "params" and _is_list(value)})
         if self.codes is not None:
             held = self.codes.state_dict()  # the codes themselves, which may have had other sizes then
             held.update({name: code.to(held[name].device) for name, code in state["codes"].items()})
@@ -294,10 +292,6 @@ def _restore_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
                 replace_data(weight, weight.new_empty(saved.shape))
         block.power_vector = block.power_vector.new_empty(state[f"{prefix}power_vector"].shape)
     model.load_state_dict(state)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
 
 
 def _state_of(item: Any) -> Any:

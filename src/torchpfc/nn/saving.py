@@ -1,0 +1,90 @@
+"""Blocks, solvers and adjoints as plain values, and back: what is saved beside the weights of a model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+import torchpfc.solvers as solvers
+from torchpfc.nn.block import PFCBlock
+from torchpfc.solvers import Adjoint, Solver
+
+_KINDS = {name: getattr(solvers, name) for name in solvers.__all__}
+
+
+def to_plain(choice: Solver | Adjoint | None) -> dict[str, Any] | None:
+    """The name and the settings of a solver or an adjoint, for JSON.
+
+    Args:
+        choice: One of `torchpfc.solvers`; a class of your own cannot be found by its name. Some solvers have no adjoint.
+
+    Example:
+        >>> to_plain(solvers.Implicit.fast())
+        {'name': 'Implicit', 'max_iter': 10, 'tol': 0.0, 'damping': 0.001}
+    """
+    if choice is None:
+        return None
+    kind = type(choice)
+    if _KINDS.get(kind.__name__) is not kind:
+        what = "solver" if isinstance(choice, Solver) else "adjoint"
+        raise TypeError(f"{what} must be one of torchpfc.solvers to be saved, got {kind.__name__}; set another first")
+    return {"name": kind.__name__, **{name: getattr(choice, name) for name in inspect.signature(kind).parameters}}
+
+
+def from_plain(plain: Mapping[str, Any]) -> Any:
+    """The solver or adjoint that `to_plain` took apart.
+
+    Args:
+        plain: Its name and settings. Without a name, as version 0.1.0 saved them, they are those of FISTA.
+
+    Example:
+        >>> from_plain({"name": "Truncated", "steps": 20})
+        Truncated(steps=20)
+    """
+    settings = {"name": "FISTA", **plain}
+    kind = _KINDS.get(settings.pop("name"))
+    if not (isinstance(kind, type) and issubclass(kind, Solver | Adjoint)):
+        raise ValueError(f"name must be that of a solver or an adjoint, got {plain['name']!r}")
+    return kind(**settings)
+
+
+def block_settings(block: PFCBlock) -> dict[str, Any]:
+    """All that a block was made with but its sizes, as plain values.
+
+    Args:
+        block: With a solver and an adjoint of `torchpfc.solvers`.
+    """
+    chosen = {"solver": to_plain(block.solver), "adjoint": to_plain(block.adjoint)}
+    return {"nonnegative": block.nonnegative, "l1": block.l1, "init_range": block.init_range, **chosen}
+
+
+def block_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the constructor that `block_settings` took apart.
+
+    Args:
+        settings: Of a block. What version 0.1.0 did not save is left out, and so has its default.
+    """
+    return {**settings, **{name: from_plain(settings[name]) for name in ("solver", "adjoint") if settings.get(name)}}
+
+
+def block_from(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> PFCBlock:
+    """A block with these settings and weights, on the CPU.
+
+    Args:
+        settings: What `block_settings` gave.
+        weights: What the block's `state_dict` gave.
+
+    Example:
+        >>> block = PFCBlock(8, 3, num_basis=5, solver=solvers.ADMM(), l1=0.1)
+        >>> same = block_from(block_settings(block), block.state_dict())
+        >>> same.solver == block.solver and bool((same.weight_x == block.weight_x).all())
+        True
+    """
+    (in_features, num_basis), out_features = weights["weight_x"].shape, len(weights["weight_y"])
+    options = block_options(settings)
+    block = PFCBlock(in_features, out_features, num_basis, dtype=weights["weight_x"].dtype, **options)
+    block.load_state_dict(weights)
+    return block
