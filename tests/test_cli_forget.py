@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,19 @@ def test_wrong_arguments_end_with_2(
     with pytest.raises(SystemExit) as stop:
         main(["forget", str(model), *arguments])
     assert stop.value.code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [[], ["--exact", "--device", "cpu"]], ids=["forget", "replay"])
+def test_a_model_of_version_0_1_0_can_forget(options: list[str], tmp_path: Path) -> None:
+    if options:
+        pytest.importorskip("lightning_fabric")
+    saved = Path(__file__).parent / "fixtures" / "0.1.0" / "models" / "unlearning-0"
+    folder = Path(shutil.copytree(saved, tmp_path / "model"))
+    about = load_model(folder).about
+    assert main(["forget", str(folder), "--batches", "3", *options]) == 0
+    after = load_model(folder)
+    assert after.ledger.columns_of([3]) == () and after.about == about
+    assert not (folder / "ledger.json").exists()
 
 
 def test_a_kept_model_forgets_exactly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,12 +96,9 @@ def load_tensors(path: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
     """
     from safetensors.torch import load
 
-    try:
+    with reading(path.parent, f"the tensors that {path.name} names"):
         weights = path.with_name(Path(content["tensors"]).name)  # of a path from a stranger the name alone
         digest, data = content["sha256"], weights.read_bytes()
-    except (KeyError, TypeError, ValueError, OSError) as error:
-        remedy = _remedy(path.parent)
-        raise CorruptFileError(f"{path} must name a file of tensors beside it ({error}); {remedy}") from None
     if hashlib.sha256(data).hexdigest() != digest:
         raise CorruptFileError(f"{weights} must have the checksum that {path.name} gives; {_remedy(path.parent)}")
     return load(data)
@@ -125,7 +122,7 @@ def reading(folder: Path, what: str) -> Iterator[None]:
         yield
     except CorruptFileError:
         raise
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
         reason, _, _ = str(error).partition("\n")
         raise CorruptFileError(f"{folder} must hold {what} ({reason}); {_remedy(folder)}") from None
 

@@ -1,5 +1,6 @@
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,6 +71,22 @@ def test_an_estimator_brings_the_rows_that_it_held_out(wine):
     assert set(model.outputs) == {"red", "white", "rosé"}
     assert model.source == "rows that the model keeps"
     assert model.accuracy.overall > 0.8
+
+
+def test_a_copy_of_an_estimator_is_whole(wine):
+    subject = load(wine).subject
+    copied = subject.copy()
+    assert copied.block is copied.estimator.block_ is not subject.block
+    assert copied.ledger is copied.estimator.ledger_ is not subject.ledger
+
+
+EARLIER = Path(__file__).parents[1] / "fixtures" / "0.1.0"
+
+
+def test_what_version_0_1_0_saved_can_be_looked_at():
+    session = everything(load(EARLIER / "estimators" / "PFCClassifier"))
+    assert session.model().kind == "PFCClassifier"
+    assert everything(load(EARLIER / "models" / "unlearning-0")).model().kind == "PFCBlock"
 
 
 def test_a_second_model_has_other_numbers_everywhere(wine, session):
@@ -206,8 +223,12 @@ def test_a_block_that_does_not_say_what_it_learned_needs_examples(tmp_path):
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(CorruptFileError, match=re.escape(f"got {str(tmp_path)!r}")):
         load(tmp_path)
-    (tmp_path / "config.json").write_text('{"estimator": "os.system"}')
-    with pytest.raises(CorruptFileError, match="must be of an estimator"):
+    for name, content in (("config.json", {"estimator": "os.system"}), ("state.json", {"state": {"estimator": "os"}})):
+        (tmp_path / name).write_text(json.dumps(content))
+        with pytest.raises(CorruptFileError, match="must be of an estimator"):
+            load(tmp_path)
+    (tmp_path / "state.json").write_text("{}")
+    with pytest.raises(CorruptFileError, match="must hold an estimator that save_pretrained wrote"):
         load(tmp_path)
 
 

@@ -1,4 +1,6 @@
 import copy
+import pickle
+from collections.abc import Callable
 import json
 from typing import Any
 
@@ -233,14 +235,15 @@ def test_watching_ends_with_its_handle_and_is_never_done_twice() -> None:
     assert ledger.steps == 1
 
 
-def test_a_copy_watches_nobody() -> None:
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda ledger: pickle.loads(pickle.dumps(ledger))])
+def test_a_copy_watches_nobody(copied: Callable[[Ledger], Ledger]) -> None:
     ledger, optimizer = watched()
     with ledger.batch(0, [1]):
         optimizer.step()
-        other = copy.deepcopy(ledger)
+        other = copied(ledger)
     with ledger.batch(1, [2]):
         optimizer.step()
-    assert other.batches == [0]
+    assert other.batches == [0] and other.rows_of(0) == [1]
     other.watch(copy.deepcopy(optimizer))
     assert ledger.batches == [0, 1]
 

@@ -89,7 +89,7 @@ def test_corrupt_files_are_named(tmp_path):
     with pytest.raises(CorruptFileError, match=rf"{tensors.name} must have the checksum"):
         PFCClassifier.from_pretrained(tmp_path)
     tensors.unlink()
-    with pytest.raises(CorruptFileError, match=rf"must name a file of tensors beside it .*{tensors.name}"):
+    with pytest.raises(CorruptFileError, match=rf"must hold the tensors that state.json names .*{tensors.name}"):
         PFCClassifier.from_pretrained(tmp_path)
     tensors.write_bytes(data)
 
@@ -131,7 +131,7 @@ def test_a_config_of_version_0_1_0_cannot_name_a_file_elsewhere(tmp_path):
     content = json.loads(path.read_text())
     (tmp_path / "model" / content["tensors"]).rename(tmp_path / content["tensors"])
     path.write_text(json.dumps({**content, "tensors": f"../{content['tensors']}"}))
-    with pytest.raises(CorruptFileError, match=r"config.json must name a file of tensors beside it .*No such file"):
+    with pytest.raises(CorruptFileError, match=r"must hold the tensors that config.json names .*No such file"):
         PFCClassifier.from_pretrained(tmp_path / "model")
 
 

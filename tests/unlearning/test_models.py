@@ -164,5 +164,5 @@ def test_saving_over_an_earlier_model_takes_its_ledger_along(earlier: Path) -> N
 
 def test_an_earlier_model_without_its_ledger_is_named(earlier: Path) -> None:
     (earlier / "ledger.json").unlink()
-    with pytest.raises(CorruptFileError, match=r"must be a folder with a model and its ledger, got no ledger\.json"):
+    with pytest.raises(CorruptFileError, match=r"must hold a model that save_model saved .*ledger\.json"):
         load_model(earlier)

@@ -87,7 +87,7 @@ def load(
     lowest = float(examples.x.nan_to_num(nan=0.0).min())
     if subject.block.nonnegative and lowest < 0:
         raise DataError(f"the examples must not be negative for this model, got {lowest:.3g}")
-    if not isinstance(subject, EstimatorSubject) or subject.kind != "PFCTransformer":
+    if not subject.takes_gaps:
         _refuse_gaps(examples)
     examples = replace(examples, shape=_shape(examples, shape))
     return Loaded(subject, examples.first(affordable(subject.block.num_basis)))

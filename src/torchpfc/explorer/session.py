@@ -13,7 +13,6 @@ from torch import Tensor
 from torchpfc._version import __version__
 from torchpfc.explorer.loading import Loaded
 from torchpfc.explorer.snapshot import Snapshot
-from torchpfc.explorer.subjects import EstimatorSubject
 from torchpfc.explorer.views import (
     BatchView,
     ExampleView,
@@ -184,8 +183,7 @@ class Session:
     @property
     def can_adapt(self) -> bool:
         """Whether the other parts can make the best of a change; inputs with gaps are solved in another way."""
-        subject = self._now.subject
-        return not (isinstance(subject, EstimatorSubject) and subject.kind == "PFCTransformer")
+        return not self._now.subject.takes_gaps
 
     def batches(self) -> list[BatchView]:
         """The batches of the training, in the order in which they came."""

@@ -47,6 +47,11 @@ class Subject(ABC):
         self.name, self.kind, self.block, self.ledger = name, kind, block, ledger
         self.num_features, self.outputs, self.classes = num_features, outputs, classes
 
+    @property
+    def takes_gaps(self) -> bool:
+        """Whether inputs may have gaps (NaN)."""
+        return self.kind == "PFCTransformer"
+
     @abstractmethod
     def explain(self, x: Tensor) -> Explanation:
         """Predictions as sums, in the units of inputs and outputs."""

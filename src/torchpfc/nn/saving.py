@@ -15,18 +15,16 @@ from torchpfc.solvers import Adjoint, Solver
 _KINDS = {name: getattr(solvers, name) for name in solvers.__all__}
 
 
-def to_plain(choice: Solver | Adjoint | None) -> dict[str, Any] | None:
+def to_plain(choice: Solver | Adjoint) -> dict[str, Any]:
     """The name and the settings of a solver or an adjoint, for JSON.
 
     Args:
-        choice: One of `torchpfc.solvers`; a class of your own cannot be found by its name. Some solvers have no adjoint.
+        choice: One of `torchpfc.solvers`; a class of your own cannot be found by its name.
 
     Example:
         >>> to_plain(solvers.Implicit.fast())
         {'name': 'Implicit', 'max_iter': 10, 'tol': 0.0, 'damping': 0.001}
     """
-    if choice is None:
-        return None
     kind = type(choice)
     if _KINDS.get(kind.__name__) is not kind:
         what = "solver" if isinstance(choice, Solver) else "adjoint"
@@ -57,17 +55,23 @@ def block_settings(block: PFCBlock) -> dict[str, Any]:
     Args:
         block: With a solver and an adjoint of `torchpfc.solvers`.
     """
-    chosen = {"solver": to_plain(block.solver), "adjoint": to_plain(block.adjoint)}
-    return {"nonnegative": block.nonnegative, "l1": block.l1, "init_range": block.init_range, **chosen}
+    return {
+        "nonnegative": block.nonnegative,
+        "l1": block.l1,
+        "init_range": block.init_range,
+        "solver": to_plain(block.solver),
+        "adjoint": None if block.adjoint is None else to_plain(block.adjoint),
+    }
 
 
 def block_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the constructor that `block_settings` took apart.
 
     Args:
-        settings: Of a block. What version 0.1.0 did not save is left out, and so has its default.
+        settings: Of a block. What version 0.1.0 did not save has its default.
     """
-    return {**settings, **{name: from_plain(settings[name]) for name in ("solver", "adjoint") if settings.get(name)}}
+    adjoint = settings.get("adjoint")
+    return {**settings, "solver": from_plain(settings["solver"]), "adjoint": adjoint and from_plain(adjoint)}
 
 
 def block_from(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> PFCBlock:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchpfc.checkpoint import STATE_FILE, CorruptFileError, load_checkpoint, read_json, write_atomically
+from torchpfc.checkpoint import STATE_FILE, load_checkpoint, read_json, reading, write_atomically
 from torchpfc.paper.registry import Experiment, Job
 from torchpfc.paper.results import Result, describe_hardware, describe_versions, job_key, result_path
 from torchpfc.paper.settings import settings
@@ -62,14 +62,8 @@ class Context:
         state = load_checkpoint(self.folder)
         if state is None:
             return False
-        try:
+        with reading(self.folder, "a checkpoint of these models"):
             restore(state)
-        except (KeyError, RuntimeError, TypeError) as error:
-            reason, _, _ = str(error).partition("\n")
-            remedy = f"delete the folder {self.folder} to start from the beginning"
-            raise CorruptFileError(
-                f"{self.folder} must hold a checkpoint of these models ({reason}); {remedy}"
-            ) from None
         return True
 
 

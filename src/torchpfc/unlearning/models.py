@@ -67,19 +67,15 @@ def load_model(folder: Path) -> SavedModel:
     if state is None:
         raise CorruptFileError(f"{folder} must be a folder with a model and its ledger, got no {STATE_FILE} in it")
     with reading(folder, "a model that save_model saved"):
-        if "ledger" not in state:
-            state = _from_0_1(folder, state)
-        ledger = Ledger()
-        ledger.load_state_dict(state["ledger"])
-        return SavedModel(block_from(state["block"], state["weights"]), ledger, dict(state["about"]))
-
-
-def _from_0_1(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
-    """What version 0.1.0 saved, in the form of today."""
-    ledger = folder / _EARLIER_LEDGER
-    if not ledger.is_file():
-        raise CorruptFileError(f"{folder} must be a folder with a model and its ledger, got no {ledger.name} in it")
-    return {**state, "block": {**state["block"], "solver": state["solver"]}, "ledger": read_json(ledger)}
+        if "ledger" in state:
+            ledger = Ledger()
+            ledger.load_state_dict(state["ledger"])
+            settings = state["block"]
+        else:  # of version 0.1.0
+            ledger = load_ledger(folder / _EARLIER_LEDGER)
+            now = {"init_range": tuple(state["block"]["init_range"]), "solver": state["solver"]}
+            settings = {**state["block"], **now}
+        return SavedModel(block_from(settings, state["weights"]), ledger, dict(state["about"]))
 
 
 def save_ledger(path: Path, ledger: Ledger) -> None:
