@@ -1,7 +1,7 @@
 import copy
+import json
 import pickle
 from collections.abc import Callable
-import json
 from typing import Any
 
 import pytest
