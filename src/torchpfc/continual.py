@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchpfc.nmf import factorize, k_means
+from torchpfc.nmf.parts import make_parts
 from torchpfc.nn.block import PFCBlock
 from torchpfc.optim.ledger import Ledger
 from torchpfc.solvers import FISTA, NonnegativeLeastSquares, Solver, solve
@@ -175,7 +175,16 @@ class ContinualPFC(nn.Module):
             if not 0 <= c < self.num_classes:
                 raise ValueError(f"label must be from 0 to {self.num_classes - 1}, got {c}")
             own = label == c
-            parts = self._make_parts(self.prepare(x[own]), count or self.columns_per_class, generator)
+            prepared = self.prepare(x[own])
+            parts = make_parts(
+                prepared,
+                min(count or self.columns_per_class, max(1, len(prepared) // 2)),
+                copies=False,
+                refine=self.refine,
+                l1=self.l1,
+                solver=self.solver,
+                generator=generator,
+            )
             gained[c] = self._append(parts, c)
             if ledger is not None:
                 ledger.record(ledger.next_id, gained[c], None if numbers is None else numbers[own.cpu()])
@@ -223,17 +232,7 @@ class ContinualPFC(nn.Module):
     def prepare(self, x: Tensor) -> Tensor:
         """Inputs as the parts see them: raised to a power, and of norm 1, so that l1 means the same for all."""
         x = x if self.power == 1 else x.pow(self.power)
-        norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return x / norm.where(norm > 0, 1.0)
-
-    def _make_parts(self, x: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-        means = k_means(x, min(count, max(1, len(x) // 2)), generator=generator)
-        parts = _no_copies(x, _unit_columns(means.T))
-        if not self.refine:
-            return parts
-        h = solve(NonnegativeLeastSquares(x, parts, l1=self.l1), self.solver).h
-        found = factorize(x, parts.shape[1], l1=self.l1, init=(parts, h), max_iter=self.refine, tol=0, progress=False)
-        return _no_copies(x, _unit_columns(found.W))
+        return F.normalize(x, dim=-1, eps=torch.finfo(x.dtype).tiny)
 
     def _append(self, parts: Tensor, c: int) -> range:
         start, count = self.num_basis, parts.shape[1]
@@ -268,18 +267,3 @@ class ContinualPFC(nn.Module):
         elif saved.shape[-1] != self.num_basis:
             self.block = self._make_block(saved.shape[-1])
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-def _no_copies(x: Tensor, parts: Tensor) -> Tensor:
-    """Parts, where one that is more like an example than the mean of its two closest examples becomes that mean."""
-    if len(x) < 2:
-        return parts
-    likeness, nearest = (parts.T @ x.T).topk(2)
-    means = _unit_columns(x[nearest].mean(1).T)
-    enough = (means.T * x[nearest[:, 0]]).sum(1)
-    return parts.where(likeness[:, 0] <= enough, means)
-
-
-def _unit_columns(W: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(W, dim=0, keepdim=True)
-    return W / norm.where(norm > 0, 1.0)

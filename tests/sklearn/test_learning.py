@@ -3,24 +3,26 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge, RidgeCV
 
-from torchpfc.sklearn.calibration import fit_sharpness, p_values, relative_residual
-from torchpfc.sklearn.learning import _RIDGES, class_prototypes, equal_shares, readout
-from torchpfc.sklearn.rows import check_weights, distinct, hold_out
+from torchpfc.sklearn.calibration import fit_sharpness
+from torchpfc.sklearn.learning import _RIDGES, class_parts, equal_shares, readout
+from torchpfc.sklearn.rows import Rows, check_weights, distinct, hold_out
 
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_each_class_has_prototypes_of_its_own():
-    x = torch.cat([torch.rand(50, 2), torch.rand(5, 2) + 10])
+def test_each_class_has_parts_of_its_own():
+    x = torch.cat([torch.rand(50, 2) * torch.tensor([1.0, 0.1]), torch.rand(5, 2) * torch.tensor([0.1, 1.0]) + 0.1])
+    x[:50, 0] += 0.2
     labels = torch.tensor([0] * 50 + [1] * 5)
-    means, owners = class_prototypes(x, labels, torch.ones(55), None, generator(), fewest=0, most=30)
+    W, owners = class_parts(x, labels, torch.ones(55), None, generator(), fewest=0, most=30)
     assert owners.tolist() == [0] * 10 + [1]
-    assert ((means > 5).all(1) == (owners == 1)).all()
-    _, owners = class_prototypes(x, labels, torch.ones(55), 30, generator(), fewest=0, most=30)
+    assert torch.allclose(W.norm(dim=0), torch.ones(11))
+    assert ((W[1] > W[0]) == (owners == 1)).all()
+    _, owners = class_parts(x, labels, torch.ones(55), 30, generator(), fewest=0, most=30)
     assert owners.bincount().tolist() == [25, 5]
-    _, owners = class_prototypes(x, labels, torch.ones(55), 1, generator(), fewest=0, most=30)
+    _, owners = class_parts(x, labels, torch.ones(55), 1, generator(), fewest=0, most=30)
     assert owners.tolist() == [-1]
 
 
@@ -75,23 +77,6 @@ def test_a_few_rows_that_are_all_right_give_no_certainty():
     assert 0.5 < float(torch.softmax(beta * torch.tensor([1.0, 0.0]), 0)[0]) < 0.95
 
 
-def test_p_values_count_rows_that_are_as_far_off():
-    rng = np.random.default_rng(0)
-    reference, asked = rng.random(50), rng.random(20)
-    found = p_values(torch.tensor(asked), torch.tensor(reference), torch.ones(50)).numpy()
-    assert np.allclose(found, [(1 + (reference >= s).sum()) / 51 for s in asked])
-    tied = p_values(torch.tensor([reference[3]]), torch.tensor(reference), torch.ones(50))
-    assert float(tied) == pytest.approx((1 + (reference >= reference[3]).sum()) / 51)
-    assert p_values(torch.tensor([1.0]), torch.zeros(0), torch.zeros(0)).tolist() == [1.0]
-
-
-def test_the_residual_counts_what_is_observed():
-    x = torch.tensor([[3.0, 4.0], [0.0, 0.0], [3.0, 4.0]])
-    made = torch.tensor([[3.0, 0.0], [0.0, 0.0], [0.0, 9.0]])
-    seen = torch.tensor([[True, True], [True, True], [True, False]])
-    assert relative_residual(x, made, seen).tolist() == pytest.approx([0.8, 1.0, 1.0])
-
-
 def test_distinct_rows_do_not_depend_on_the_order():
     rng = np.random.default_rng(0)
     X, y, w = (
@@ -111,15 +96,19 @@ def test_distinct_rows_do_not_depend_on_the_order():
 
 
 def test_rows_are_held_out_in_every_class():
+    def numbers(count: int, labels: torch.Tensor | None, fraction: float, seed: int = 0) -> tuple[list[int], list[int]]:
+        some = torch.arange(count)
+        learned, held = hold_out(Rows(some.view(-1, 1), some, some, some), labels, fraction, generator(seed))
+        return learned.batch.tolist(), held.batch.tolist()
+
     labels = torch.tensor([0] * 100 + [1] * 40 + [2] * 1)
-    learned, held = hold_out(141, labels, 0.2, generator())
-    assert sorted(torch.cat([learned, held]).tolist()) == list(range(141))
+    learned, held = numbers(141, labels, 0.2)
+    assert sorted(learned + held) == list(range(141))
     counts = labels[held].bincount(minlength=3).tolist()
     assert abs(counts[0] - 20) <= 1 and abs(counts[1] - 8) <= 1 and counts[2] == 0
-    other = hold_out(141, labels, 0.2, generator(1))[1]
-    assert held.tolist() != other.tolist()
-    assert not len(hold_out(20, None, 0.1, generator())[1])
-    assert len(hold_out(100, None, 0.1, generator())[1]) == 10
+    assert held != numbers(141, labels, 0.2, seed=1)[1]
+    assert numbers(20, None, 0.1) == (list(range(20)), list(range(20)))  # too few to be held out
+    assert len(numbers(100, None, 0.1)[1]) == 10
 
 
 def test_one_number_is_a_weight_for_all():

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchpfc.interpret import Explanation, counterfactual, explain
+from torchpfc.interpret.recognition import p_values
 from torchpfc.nn.block import PFCBlock
 from torchpfc.optim.ledger import Ledger
 from torchpfc.unlearning import ForgetReport, forget
@@ -148,8 +149,6 @@ class BlockSubject(Subject):
 
     def recognise(self, x: Tensor) -> list[float]:
         """The share of the reference that is explained as badly or worse."""
-        from torchpfc.sklearn.calibration import p_values
-
         if self._unexplained is None:
             self._unexplained = explain(self.block, self._reference).unexplained
         weight = torch.ones_like(self._unexplained)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchpfc.interpret.explanation import Coupled, aligned
+from torchpfc.nmf.normalization import unit_columns
 from torchpfc.optim.ledger import Ledger
 
 _TOP_EXAMPLES = 5
@@ -88,7 +89,7 @@ def describe_columns(
 
     Args:
         block: The weights.
-        h: Codes of examples, `block.couple(x).h`.
+        h: Codes of examples, `block.couple(x).h`, on any device.
         labels: Classes of the examples, from 0 on.
         ledger: The record of the training.
         threshold: An example contains a part where its amount, times the norm of the part, is more than this share of
@@ -99,7 +100,7 @@ def describe_columns(
         - h: $(n, \text{num_basis})$
         - labels: $(n)$
     """
-    W_x, W_y = block.weight_x.detach(), block.weight_y.detach()
+    W_x, W_y = (weight.detach().to(h.device) for weight in (block.weight_x, block.weight_y))
     if h.ndim != 2 or not len(h) or h.shape[1] != W_x.shape[1]:
         raise ValueError(f"h must have shape (n, {W_x.shape[1]}) with n at least 1, got {tuple(h.shape)}")
     if labels is not None and labels.shape != (len(h),):
@@ -176,7 +177,8 @@ def duplicate_columns(weight: Tensor, similarity: float = 0.99) -> list[tuple[in
     """
     if not 0 < similarity <= 1:
         raise ValueError(f"similarity must be greater than 0 and at most 1, got {similarity}")
-    cosines = _unit(weight).mT @ _unit(weight)
+    unit = unit_columns(weight.detach())
+    cosines = unit.mT @ unit
     linked = cosines >= similarity - 4 * torch.finfo(cosines.dtype).eps  # rounding must not part equal columns
     groups: list[tuple[int, ...]] = []
     seen: set[int] = set()
@@ -231,7 +233,7 @@ def match_parts(first: Tensor, second: Tensor) -> Matching:
     for name, weight in (("first", first), ("second", second)):
         if weight.ndim != 2 or weight.shape[0] != first.shape[0]:
             raise ValueError(f"{name} must have shape ({first.shape[0]}, r), got {tuple(weight.shape)}")
-    cosines = (_unit(first).mT @ _unit(second)).double().cpu()
+    cosines = (unit_columns(first.detach()).mT @ unit_columns(second.detach())).double().cpu()
     rows, columns = linear_sum_assignment(cosines.numpy(), maximize=True)
     pairs = torch.as_tensor(rows), torch.as_tensor(columns)
     return Matching(*pairs, cosines[pairs])
@@ -285,10 +287,3 @@ def stability(weights: Sequence[Tensor]) -> Stability:
         if a == 0:
             total[matching.first] += matching.similarity
     return Stability(total / (len(weights) - 1), float(torch.cat(cosines).mean()))
-
-
-def _unit(weight: Tensor) -> Tensor:
-    """Columns of norm 1; those of zeros stay zero."""
-    weight = weight.detach()
-    norms = weight.norm(dim=0)
-    return weight / torch.where(norms > 0, norms, 1.0)

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from torchpfc.interpret.recognition import relative_residual
+from torchpfc.nmf.normalization import ratio
 from torchpfc.nn.block import PFCBlock
 from torchpfc.solvers import NonnegativeLeastSquares, solve
 
@@ -134,7 +136,7 @@ class Explanation:
     @property
     def unexplained(self) -> Tensor:
         """The norm of the rest relative to that of the input, of shape $(n)$."""
-        return _divide(self.rest.norm(dim=1), self._sizes)
+        return relative_residual(self.x, self.reconstruction)
 
     @property
     def answers(self) -> list[str]:
@@ -150,7 +152,7 @@ class Explanation:
         """
         one = self[row]
         added = one.contributions[0]  # (k, r)
-        shares = _divide(one.h[0] * self.weight_x.norm(dim=0), one._sizes)
+        shares = ratio(one.h[0] * self.weight_x.norm(dim=0), one.x.nan_to_num(nan=0.0).norm(dim=1))
         weight = shares
         if self.outputs:
             weight = added[int(one.y[0].argmax()) if output is None else output].abs()
@@ -226,11 +228,6 @@ class Explanation:
         if len(self) > _SHOWN_ROWS:
             tables.append(f"and {len(self) - _SHOWN_ROWS} more")
         return "\n\n".join(tables)
-
-    @property
-    def _sizes(self) -> Tensor:
-        sizes: Tensor = self.x.nan_to_num(nan=0.0).norm(dim=1)
-        return sizes
 
 
 @torch.no_grad()
@@ -320,11 +317,6 @@ def counterfactual(block: PFCBlock, x: Tensor, factors: Mapping[int, float]) -> 
 def _check_part(part: int, count: int) -> None:
     if not 0 <= index(part) < count:
         raise ValueError(f"factors must name parts in [0, {count}), got {part}")
-
-
-def _divide(a: Tensor, b: Tensor) -> Tensor:
-    """The quotient, and 1 where the divisor is 0."""
-    return torch.where(b > 0, a / b.clamp(min=torch.finfo(b.dtype).tiny), 1.0)
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:

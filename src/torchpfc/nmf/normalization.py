@@ -47,7 +47,7 @@ class MeanOfMax(Normalization):
         """The factors that bring both largest entries to their mean."""
         largest_W, largest_H = _largest(W), _largest(H)
         mean = (largest_W + largest_H) / 2
-        return _divide(mean, largest_W), _divide(mean, largest_H)
+        return ratio(mean, largest_W), ratio(mean, largest_H)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ColumnCap(Normalization):
     def scales(self, W: Tensor, H: Tensor) -> tuple[Tensor, Tensor]:
         """The factors that bring the largest entries of W under those of H."""
         largest_W, largest_H = _largest(W), _largest(H)
-        return _divide(largest_H, largest_W).clamp_(max=1.0), torch.ones_like(largest_H)
+        return ratio(largest_H, largest_W).clamp_(max=1.0), torch.ones_like(largest_H)
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,28 @@ class UnitNorm(Normalization):
     def scales(self, W: Tensor, H: Tensor) -> tuple[Tensor, Tensor]:
         """The factors that bring the columns of W to norm 1; a column of zeros is left alone."""
         norms = torch.linalg.vector_norm(W, dim=1, keepdim=True)
-        scale = _divide(torch.ones_like(norms), norms)
-        return scale, _divide(torch.ones_like(norms), scale)
+        scale = ratio(torch.ones_like(norms), norms)
+        return scale, ratio(torch.ones_like(norms), scale)
+
+
+def unit_columns(W: Tensor) -> Tensor:
+    """Columns of norm 1; those of zeros stay zero.
+
+    Args:
+        W: The parts, one per column.
+
+    Example:
+        >>> unit_columns(torch.tensor([[3.0, 0.0], [4.0, 0.0]]))
+        tensor([[0.6000, 0.0000],
+                [0.8000, 0.0000]])
+    """
+    return torch.nn.functional.normalize(W, dim=-2, eps=torch.finfo(W.dtype).tiny)
 
 
 def _largest(F: Tensor) -> Tensor:
     return F.abs().amax(1, keepdim=True)
 
 
-def _divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """The quotient, or 1 where the denominator is zero."""
+def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """The quotient of sizes, or 1 where the denominator is zero."""
     return torch.where(denominator > 0, numerator / denominator.clamp(min=torch.finfo(denominator.dtype).tiny), 1.0)

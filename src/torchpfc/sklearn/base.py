@@ -17,10 +17,10 @@ from torch import Tensor
 
 from torchpfc.checkpoint import reading
 from torchpfc.interpret import ColumnReport, Explanation, describe_columns
+from torchpfc.interpret.recognition import p_values, relative_residual
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.saving import block_from, block_settings
 from torchpfc.optim.ledger import Ledger
-from torchpfc.sklearn.calibration import p_values, relative_residual
 from torchpfc.sklearn.learning import couple
 from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, InputScale, Rows
 from torchpfc.sklearn.saving import SAVED, load_estimator, save_estimator
@@ -43,6 +43,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     scale_: InputScale
     held_out_: Rows
     n_features_in_: int
+    n_iter_: int
 
     # What a concrete estimator says of itself
 
@@ -50,13 +51,14 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def output_names(self) -> tuple[str, ...]:
         """The names of the outputs."""
 
-    @abstractmethod
     def _affine(self) -> tuple[Tensor, Tensor]:
         """Base and scale of the outputs: what the user sees is base + scale * block."""
+        like = self.block_.weight_y.detach()[:, 0]
+        return torch.zeros_like(like), torch.ones_like(like)
 
-    @abstractmethod
-    def _calibrate(self) -> None:
-        """Looks at the rows held out anew, after the block has changed."""
+    def _answer(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Codes, predictions and reconstructions of inputs as the block sees them."""
+        return couple(self.block_, x)
 
     @abstractmethod
     def _extra_state(self) -> dict[str, Any]:
@@ -135,13 +137,13 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             X: Inputs, of shape (n, n_features_in_).
             y: Their classes, for a classifier.
         """
-        h = self._couple(X)[1].cpu()
+        h = self._couple(X)[1].cpu()  # where it is quick to look at one number after another
         labels = None
         if y is not None:
             if not hasattr(self, "classes_"):
                 raise ValueError(f"y must be None for a {type(self).__name__}, which has no classes, got one")
             labels = torch.tensor(np.searchsorted(self.classes_, np.asarray(y)))
-        return describe_columns(_OnCPU(self.block_), h, labels=labels, ledger=self.ledger_)
+        return describe_columns(self.block_, h, labels=labels, ledger=self.ledger_)
 
     def recognition_score(self, X: Any) -> Array:
         """Is this input like what was learned? The share of rows held out that are explained as badly or worse.
@@ -157,9 +159,8 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             A p-value for each.
         """
         given, _, _, reconstruction = self._couple(X)
-        residual = self._residual(given, reconstruction)
-        held = self.held_out_
-        return self._numpy(p_values(residual, self._held_out_residual, held.weight))
+        residual = relative_residual(self.scale_.encode(given), reconstruction)
+        return self._numpy(p_values(residual, self._held_out_residual, self.held_out_.weight))
 
     # Forgetting
 
@@ -247,21 +248,35 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _couple(self, X: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Inputs as given, their codes, and the block's predictions and reconstructions."""
+        given = self._given(X)
+        return given, *self._answer(self.scale_.encode(given))
+
+    def _given(self, X: Any) -> Tensor:
+        """Inputs as the user gives them, checked."""
         check_is_fitted(self)
-        given = self._tensor(validate_data(self, X, dtype=DTYPES, reset=False))
-        return given, *couple(self.block_, self.scale_.encode(given))
+        return self._tensor(validate_data(self, X, dtype=DTYPES, reset=False))
 
-    def _residual(self, given: Tensor, reconstruction: Tensor) -> Tensor:
-        """How far off the block is, in its own units."""
-        return relative_residual(self.scale_.encode(given), reconstruction)
+    def _rows(self, x: Array, target: Tensor, weight: Array, batch: int, dtype: torch.dtype | None = None) -> Rows:
+        """Examples as the block sees them; in a type of their own by default."""
+        inputs = torch.tensor(np.ascontiguousarray(x), dtype=dtype, device=self._device())
+        like: Any = {"dtype": inputs.dtype, "device": inputs.device}
+        batches = torch.full((len(x),), batch, dtype=torch.int64)
+        return Rows(self.scale_.encode(inputs), target.to(**like), torch.tensor(weight, **like), batches)
 
-    def _keep_held_out(self, rows: Rows, generator: torch.Generator) -> None:
-        """Keeps rows for calibration, with those that are there already, but not too many."""
-        if getattr(self, "held_out_", None) is not None:
+    def _keep_held_out(self, rows: Rows, generator: torch.Generator, *, first: bool) -> None:
+        """Calibrates with rows and with those kept before, and keeps them, but not too many."""
+        if not first:
             rows = self.held_out_.join(rows)
         if len(rows.x) > MOST_HELD_OUT:
             rows = rows.select(torch.randperm(len(rows.x), generator=generator)[:MOST_HELD_OUT].sort().values)
         self.held_out_ = rows
+        self._calibrate()
+
+    def _calibrate(self) -> Tensor:
+        """Looks at the rows held out anew, after the block has changed; gives the predictions of the block."""
+        _, y, reconstruction = self._answer(self.held_out_.x)
+        self._held_out_residual = relative_residual(self.held_out_.x, reconstruction)
+        return y
 
     def _new_block(self, weight_x: Tensor, weight_y: Tensor, *, nonnegative: bool) -> PFCBlock:
         """A block with these weights."""
@@ -293,9 +308,21 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.block_.eval()
         self.ledger_.record(batch, range(first, self.block_.num_basis))
 
+    def _take_over(self, block: PFCBlock, batch: int) -> None:
+        """Begins with a block, all of which was learned from one batch."""
+        self.block_, self.ledger_ = block.eval(), Ledger()
+        self.ledger_.record(batch, range(block.num_basis))
+
+    def _end_batch(self, batch: int, train: Rows, kept: Rows, generator: torch.Generator, *, known: int) -> None:
+        """Counts a batch that has added to the parts known before, and calibrates with rows of it."""
+        self.n_iter_ = self.n_iter_ + 1 if known else 1
+        count = self.block_.num_basis
+        self._say(f"batch {batch}: {len(train.x)} rows, {count - known} new parts, {count} in all")
+        self._keep_held_out(kept, generator, first=not known)
+
     def _batch_id(self, batch_id: int | None) -> int:
         if batch_id is None:
-            return self.ledger_.next_id
+            return self.ledger_.next_id if hasattr(self, "block_") else 0
         if not isinstance(batch_id, int | np.integer) or batch_id < 0:
             raise ValueError(f"batch_id must be an int of at least 0 or None, got {batch_id!r}")
         return int(batch_id)
@@ -326,6 +353,30 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         return torch.Generator().manual_seed(int(seed))
 
+    def _check_counts(self, *names: str) -> None:
+        """Checks parameters that are ints of at least 1, or "auto"."""
+        for name in names:
+            if (value := getattr(self, name)) != "auto":
+                if isinstance(value, str):
+                    raise ValueError(f"{name} must be an int or 'auto', got {value!r}")
+                self._check_numbers(name, integer=True, low=1)
+
+    def _check_numbers(
+        self, *names: str, low: float, high: float = np.inf, integer: bool = False, above: bool = False
+    ) -> None:
+        """Raises `ValueError` or `TypeError` where a parameter is not a number from `low` (or above it) to `high`."""
+        kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                raise TypeError(f"{name} must be {'an int' if integer else 'a number'}, got {value!r}")
+            number = float(value)
+            if not (low < number if above else low <= number) or not number <= high or number == np.inf:
+                bounds = f"{'greater than' if above else 'at least'} {low:g}"
+                if high < np.inf:
+                    bounds += f" and at most {high:g}"
+                raise ValueError(f"{name} must be {bounds}, got {value!r}")
+
     def _device(self) -> torch.device:
         try:
             device = torch.device("cpu" if self.device is None else self.device)
@@ -342,30 +393,8 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             print(f"[{type(self).__name__}] {message}", flush=True)
 
 
-class _OnCPU:
-    """The weights of a block, brought to where the codes are."""
-
-    def __init__(self, block: PFCBlock) -> None:
-        self.weight_x, self.weight_y = block.weight_x.detach().cpu(), block.weight_y.detach().cpu()
-
-
 def _negative(lowest: float, name: str) -> str:
     return (
         f"X must be non-negative for non-negative parts, got an entry of {lowest:.3g} (Negative values in data passed "
         f"to {name}); nonnegative=False allows signs"
     )
-
-
-def check_number(
-    name: str, value: Any, *, integer: bool, low: float, high: float = np.inf, above: bool = False
-) -> None:
-    """Raises `ValueError` or `TypeError` where a parameter is not a number from `low` (or above it) to `high`."""
-    kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise TypeError(f"{name} must be {'an int' if integer else 'a number'}, got {value!r}")
-    number = float(value)
-    if not (low < number if above else low <= number) or not number <= high or number == np.inf:
-        bounds = f"{'greater than' if above else 'at least'} {low:g}"
-        if high < np.inf:
-            bounds += f" and at most {high:g}"
-        raise ValueError(f"{name} must be {bounds}, got {value!r}")

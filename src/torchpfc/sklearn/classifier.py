@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from torchpfc.sklearn.base import DTYPES
-from torchpfc.sklearn.calibration import fit_sharpness, relative_residual
-from torchpfc.sklearn.learning import class_prototypes, couple, unit_columns
+from torchpfc.sklearn.calibration import fit_sharpness
+from torchpfc.sklearn.learning import class_parts
 from torchpfc.sklearn.rows import Array, Rows, check_weights
 from torchpfc.sklearn.saving import labels_from_json, labels_to_json
 from torchpfc.sklearn.supervised import SupervisedPFC
@@ -178,50 +178,29 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         elif classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
             raise ValueError(f"classes must be those of the first call ({self.classes_.tolist()}), got others")
 
-    def _set_targets(self, raw: Array, weight: Array, *, nonnegative: bool) -> None:
-        return None
-
     def _targets(self, raw: Array) -> Tensor:
         return F.one_hot(torch.tensor(raw[:, 0], dtype=torch.int64), len(self.classes_))
 
-    def _labels(self, raw: Array) -> Tensor:
-        return torch.tensor(raw[:, 0], dtype=torch.int64)
-
     def _find_parts(
-        self, rows: Rows, labels: Tensor | None, count: int | None, fewest: int, generator: torch.Generator
+        self, rows: Rows, count: int | None, fewest: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        assert labels is not None
-        labels = labels.to(rows.x.device)
-        means, owners = class_prototypes(
-            rows.x, labels, rows.weight, count, generator, fewest=fewest, most=_MOST_PER_CLASS
-        )
+        labels = rows.target.argmax(1)
+        W_x, owners = class_parts(rows.x, labels, rows.weight, count, generator, fewest=fewest, most=_MOST_PER_CLASS)
         one_hot = F.one_hot(owners.clamp(min=0), len(self.classes_)).to(rows.x.dtype)
         one_hot[owners < 0] = 1 / len(self.classes_)
-        return unit_columns(means), one_hot.mT
-
-    def _outputs_of_new_parts(self, rows: Rows, weight_y: Tensor, known: int) -> Tensor:
-        return weight_y
-
-    def _wants_constant(self, *, signed: bool) -> bool:
-        return signed
+        return W_x, one_hot.mT
 
     def output_names(self) -> tuple[str, ...]:
         """The classes."""
         return tuple(str(label) for label in self.classes_.tolist())
 
-    def _affine(self) -> tuple[Tensor, Tensor]:
-        like = self.block_.weight_y.detach()[:, 0]
-        return torch.zeros_like(like), torch.ones_like(like)
-
-    def _calibrate(self) -> None:
-        held = self.held_out_
-        _, y, reconstruction = couple(self.block_, held.x)
-        self._held_out_residual = relative_residual(held.x, reconstruction)
-        if len(held.x):
-            self.sharpness_ = fit_sharpness(y, held.target, held.weight)
+    def _calibrate(self) -> Tensor:
+        y = super()._calibrate()
+        if len(y):
+            self.sharpness_ = fit_sharpness(y, self.held_out_.target, self.held_out_.weight)
+        return y
 
     def _extra_state(self) -> dict[str, Any]:
-        check_is_fitted(self)
         return {"classes": labels_to_json(self.classes_), "sharpness": self.sharpness_, "n_iter": self.n_iter_}
 
     def _load_extra_state(self, state: dict[str, Any]) -> None:

@@ -1,20 +1,14 @@
-"""How an estimator learns: parts from the data, outputs from codes, and both together by gradients."""
+"""What an estimator learns without gradients: parts from the data, and outputs from codes."""
 
 from __future__ import annotations
 
-import copy
-import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from torchpfc.nmf import k_means
+from torchpfc.nmf.parts import make_parts
 from torchpfc.nn.block import PFCBlock
-from torchpfc.nn.constraints import keep_nonnegative
-from torchpfc.sklearn.rows import Rows
 from torchpfc.solvers import ConvergenceWarning, nnls
 
 ROWS_PER_PART = 5
@@ -27,7 +21,7 @@ _RIDGES = tuple(10.0**k for k in range(-6, 2))  # relative to the mean eigenvalu
 _CHUNK = 8192  # rows whose codes are found together
 
 
-def class_prototypes(
+def class_parts(
     x: Tensor,
     labels: Tensor,
     weight: Tensor,
@@ -37,34 +31,34 @@ def class_prototypes(
     fewest: int,
     most: int,
 ) -> tuple[Tensor, Tensor]:
-    r"""Means of similar rows of the same class, and the class of each mean.
+    r"""Parts for each class, made of its own rows, and the class of each part.
 
     Args:
         x: The rows.
         labels: Their classes.
         weight: What each counts.
-        count: How many means to find in all; None finds one for every so many rows of a class.
+        count: How many parts to find in all; None finds one for every so many rows of a class.
         generator: Source of the starts.
-        fewest: How many means a class gets at least where `count` is None, if it has twice as many rows.
-        most: How many means a class gets at most where `count` is None.
+        fewest: How many parts a class gets at least where `count` is None, if it has twice as many rows.
+        most: How many parts a class gets at most where `count` is None.
 
     Returns:
-        The means, and their classes: -1 where there are fewer means than classes, so that they belong to none.
+        The parts, one per column, and their classes: -1 where there are fewer parts than classes, so that they belong
+        to none.
     """
     classes, sizes = torch.unique(labels, return_counts=True)
     if count is not None and count < len(classes):
-        means = k_means(x, min(count, len(x)), weight=weight, iterations=MEANS_STEPS, generator=generator)
-        return means, labels.new_full((len(means),), -1)
+        W = make_parts(x, min(count, len(x)), weight=weight, iterations=MEANS_STEPS, generator=generator)
+        return W, labels.new_full((W.shape[1],), -1)
     if count is None:
         shares = [suitable_count(size, fewest, most) for size in sizes.tolist()]
     else:
         shares = equal_shares(sizes.tolist(), count)
     found = []
-    for label, share in zip(classes.tolist(), shares, strict=True):
-        chosen = labels == label
-        found.append(k_means(x[chosen], share, weight=weight[chosen], iterations=MEANS_STEPS, generator=generator))
-    owners = [labels.new_full((len(means),), label) for label, means in zip(classes.tolist(), found, strict=True)]
-    return torch.cat(found), torch.cat(owners)
+    for label, share in zip(classes, shares, strict=True):
+        own = labels == label
+        found.append(make_parts(x[own], share, weight=weight[own], iterations=MEANS_STEPS, generator=generator))
+    return torch.cat(found, 1), classes.repeat_interleave(torch.tensor(shares, device=classes.device))
 
 
 def suitable_count(size: int, fewest: int, most: int) -> int:
@@ -85,21 +79,10 @@ def equal_shares(sizes: list[int], total: int) -> list[int]:
         [1, 4, 4]
     """
     shares = [0] * len(sizes)
-    left = min(total, sum(sizes))
-    while left:
+    for _ in range(min(total, sum(sizes))):
         unfilled = [k for k, size in enumerate(sizes) if shares[k] < size]
-        share = max(left // len(unfilled), 1)
-        for k in unfilled:
-            added = min(share, sizes[k] - shares[k], left)
-            shares[k] += added
-            left -= added
+        shares[min(unfilled, key=shares.__getitem__)] += 1
     return shares
-
-
-def unit_columns(means: Tensor) -> Tensor:
-    """Rows as columns of norm 1; a row of zeros stays zero."""
-    norms = means.norm(dim=1)
-    return (means / torch.where(norms > 0, norms, 1.0).unsqueeze(1)).mT
 
 
 @torch.no_grad()
@@ -150,72 +133,3 @@ def readout(h: Tensor, target: Tensor, weight: Tensor, *, nonnegative: bool) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return nnls(B.mT.contiguous(), A, l2=ridge, tol=1e-6, max_iter=1000).h
-
-
-@dataclass(frozen=True)
-class Refinement:
-    """How parts and outputs are learned together, by gradients.
-
-    Args:
-        epochs: Passes over the rows, at most.
-        batch_size: Rows in a step.
-        lr: Learning rate.
-        reconstruction: What the error of the reconstruction counts; that of the prediction counts 1.
-        patience: Passes without a smaller error on the rows held out after which to stop; None never stops.
-        tol: How much smaller it must be, relatively.
-    """
-
-    epochs: int
-    batch_size: int
-    lr: float
-    reconstruction: float
-    patience: int | None
-    tol: float
-
-    def learn(
-        self, block: PFCBlock, train: Rows, held: Rows, generator: torch.Generator, say: Callable[[str], None]
-    ) -> int:
-        """Trains a block in place, and leaves it where the error on the rows held out was smallest.
-
-        Returns:
-            How many passes were made.
-        """
-        optimizer = torch.optim.Adam(block.parameters(), lr=self.lr)
-        if block.nonnegative:
-            keep_nonnegative(block, optimizer)
-        lowest = self.error(block, held)
-        kept, waited, epoch = copy.deepcopy(block.state_dict()), 0, 0
-        for epoch in range(1, self.epochs + 1):
-            start = time.perf_counter()
-            self._pass(block, optimizer, train, generator)
-            error = self.error(block, held)
-            say(f"epoch {epoch}: held-out error {error:.5f} ({time.perf_counter() - start:.2f} s)")
-            waited = 0 if error < lowest * (1 - self.tol) else waited + 1
-            if error < lowest:
-                lowest, kept = error, copy.deepcopy(block.state_dict())
-            if self.patience is not None and waited >= self.patience:
-                break
-        if self.patience is not None:
-            block.load_state_dict(kept)
-        return epoch
-
-    def error(self, block: PFCBlock, rows: Rows) -> float:
-        """The mean error of rows."""
-        block.eval()
-        _, y, x = couple(block, rows.x)
-        return float(self._loss(y, x, rows))
-
-    def _pass(self, block: PFCBlock, optimizer: torch.optim.Optimizer, train: Rows, generator: torch.Generator) -> None:
-        block.train()
-        for chosen in torch.randperm(len(train.x), generator=generator).split(self.batch_size):  # type: ignore[no-untyped-call]
-            batch = train.select(chosen)
-            out = block.couple(batch.x)
-            optimizer.zero_grad()
-            self._loss(out.y, out.x, batch).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-
-    def _loss(self, y: Tensor, x: Tensor, rows: Rows) -> Tensor:
-        errors = (y - rows.target).square().sum(1)
-        if self.reconstruction:
-            errors = errors + self.reconstruction * (x - rows.x).square().sum(1)
-        return (rows.weight * errors).sum() / rows.weight.sum()

@@ -11,9 +11,9 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from torchpfc.nmf import k_means
+from torchpfc.nmf.normalization import unit_columns
 from torchpfc.sklearn.base import DTYPES
-from torchpfc.sklearn.calibration import relative_residual
-from torchpfc.sklearn.learning import MEANS_STEPS, couple, readout, suitable_count, unit_columns
+from torchpfc.sklearn.learning import MEANS_STEPS, couple, readout, suitable_count
 from torchpfc.sklearn.rows import Array, Rows, check_weights
 from torchpfc.sklearn.supervised import SupervisedPFC
 
@@ -140,24 +140,18 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
     def _targets(self, raw: Array) -> Tensor:
         return torch.tensor((raw - self.base_) / self.output_scale_)
 
-    def _labels(self, raw: Array) -> None:
-        return None
-
     def _find_parts(
-        self, rows: Rows, labels: Tensor | None, count: int | None, fewest: int, generator: torch.Generator
+        self, rows: Rows, count: int | None, fewest: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         if count is None:
             count = suitable_count(len(rows.x), fewest, _MOST_PARTS)
         both = torch.cat([rows.x, rows.target], 1)
         means = k_means(both, min(count, len(both)), weight=rows.weight, iterations=MEANS_STEPS, generator=generator)
-        return unit_columns(means[:, : rows.x.shape[1]]), rows.target.new_zeros(rows.target.shape[1], len(means))
+        return unit_columns(means[:, : rows.x.shape[1]].mT), rows.target.new_zeros(rows.target.shape[1], len(means))
 
     def _outputs_of_new_parts(self, rows: Rows, weight_y: Tensor, known: int) -> Tensor:
         h, y, _ = couple(self.block_, rows.x)
         return readout(h[:, known:], rows.target - y, rows.weight, nonnegative=self.block_.nonnegative)
-
-    def _wants_constant(self, *, signed: bool) -> bool:
-        return True
 
     def output_names(self) -> tuple[str, ...]:
         """One name for each target."""
@@ -169,10 +163,6 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
             torch.tensor(values, dtype=like.dtype, device=like.device) for values in (self.base_, self.output_scale_)
         )
         return base, scale
-
-    def _calibrate(self) -> None:
-        _, _, reconstruction = couple(self.block_, self.held_out_.x)
-        self._held_out_residual = relative_residual(self.held_out_.x, reconstruction)
 
     def _extra_state(self) -> dict[str, Any]:
         return {

@@ -100,27 +100,28 @@ def distinct(x: Array, target: Array, weight: Array) -> tuple[Array, Array, Arra
     return x[first], target[first], np.bincount(inverse.ravel(), weights=weight)
 
 
-def hold_out(count: int, labels: Tensor | None, fraction: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Numbers of the rows to learn from, and of those held out, which are none where they would be too few.
+def hold_out(rows: Rows, labels: Tensor | None, fraction: float, generator: torch.Generator) -> tuple[Rows, Rows]:
+    """The rows to learn from, and those held out to calibrate with: the same where these would be too few.
 
     Args:
-        count: How many rows there are.
+        rows: All of them.
         labels: Their classes, each of which keeps its share, and one row at least to learn from.
         fraction: Of the rows, to hold out.
         generator: Source of the choice.
     """
+    count = len(rows.x)
     order = torch.randperm(count, generator=generator)
     if not fraction or round(count * fraction) < FEWEST_HELD_OUT:
-        return order.sort().values, order[:0]
+        return rows, rows
     first = torch.zeros(count, dtype=torch.bool)
     if labels is not None:
-        order = order[labels[order].argsort(stable=True)]
-        sorted_labels = labels[order]
+        order = order[labels.cpu()[order].argsort(stable=True)]
+        sorted_labels = labels.cpu()[order]
         first = torch.cat([torch.ones(1, dtype=torch.bool), sorted_labels[1:] != sorted_labels[:-1]])
     # Places at equal distances in the order of the classes: each class gives its share, to within one row.
     chosen = (torch.arange(1, count + 1) * fraction).floor() > (torch.arange(count) * fraction).floor()
     chosen &= ~first
-    return order[~chosen].sort().values, order[chosen].sort().values
+    return rows.select(order[~chosen].sort().values), rows.select(order[chosen].sort().values)
 
 
 def check_weights(sample_weight: Any, count: int) -> Array:

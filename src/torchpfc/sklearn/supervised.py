@@ -5,14 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from torchpfc.optim.ledger import Ledger
-from torchpfc.sklearn.base import PFCEstimator, check_number
-from torchpfc.sklearn.learning import Refinement, couple, readout
+from torchpfc.nn.block import PFCBlock
+from torchpfc.nn.constraints import keep_nonnegative
+from torchpfc.sklearn.base import PFCEstimator
+from torchpfc.sklearn.learning import couple, readout
 from torchpfc.sklearn.rows import Array, InputScale, Rows, distinct, hold_out
+from torchpfc.training import Batches, BestWeights, EarlyStopping, Scored, fit
 
 FEWEST_PARTS = 20
 """How many parts `fit` gives each class, or the numbers to predict, where there are twice as many rows."""
@@ -68,7 +69,6 @@ class SupervisedPFC(PFCEstimator):
 
     # What a concrete estimator says of itself
 
-    @abstractmethod
     def _set_targets(self, raw: Array, weight: Array, *, nonnegative: bool) -> None:
         """Decides, by the first rows, how targets are seen by the block."""
 
@@ -77,22 +77,14 @@ class SupervisedPFC(PFCEstimator):
         """Targets as the block should predict them."""
 
     @abstractmethod
-    def _labels(self, raw: Array) -> Tensor | None:
-        """The class of each row, where there are classes."""
-
-    @abstractmethod
     def _find_parts(
-        self, rows: Rows, labels: Tensor | None, count: int | None, fewest: int, generator: torch.Generator
+        self, rows: Rows, count: int | None, fewest: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """Columns for the inputs and for the outputs, from rows alone; without a count, as many as suit the rows."""
 
-    @abstractmethod
     def _outputs_of_new_parts(self, rows: Rows, weight_y: Tensor, known: int) -> Tensor:
         """Columns for the outputs of the parts from `known` on, which the block has just got; it predicts 0 there."""
-
-    @abstractmethod
-    def _wants_constant(self, *, signed: bool) -> bool:
-        """Whether inputs get a constant where nobody says."""
+        return weight_y
 
     # Learning
 
@@ -100,53 +92,38 @@ class SupervisedPFC(PFCEstimator):
         generator = self._generator()
         x, raw, weight = distinct(x, raw, weight)
         nonnegative = self._begin(x, raw, weight)
-        dtype = torch.float32 if x.dtype == np.float32 else torch.float64
-        rows, labels = self._rows(x, raw, weight, 0, dtype), self._labels(raw)
-        learned, held = hold_out(len(x), labels, self.validation_fraction, generator)
-        train = rows.select(learned)
-        test = rows.select(held) if len(held) else train
+        rows = self._rows(x, self._targets(raw), weight, 0)
+        train, kept = hold_out(rows, self._labels(rows), self.validation_fraction, generator)
         count = None if self.n_components == "auto" else int(self.n_components)
-        W_x, W_y = self._find_parts(train, None if labels is None else labels[learned], count, FEWEST_PARTS, generator)
-        block = self._new_block(W_x, W_y, nonnegative=nonnegative)
+        block = self._new_block(*self._find_parts(train, count, FEWEST_PARTS, generator), nonnegative=nonnegative)
         self._read_out(block, train)
-        self._say(f"{len(train.x)} rows to learn from, {len(held)} held out, {block.num_basis} parts")
-        self.n_iter_ = self._refinement(len(train.x)).learn(block, train, test, generator, self._say)
-        self._read_out(block, train, test)
-        self.block_, self.ledger_ = block.eval(), Ledger()
-        self.ledger_.record(0, range(block.num_basis))
-        self.held_out_ = test.select(held[:0])
-        self._keep_held_out(test, generator)
-        self._calibrate()
+        held = len(rows.x) - len(train.x)
+        self._say(f"{len(train.x)} rows to learn from, {held} held out, {block.num_basis} parts")
+        self.n_iter_ = self._refine(block, train, kept, generator)
+        self._read_out(block, train, kept)
+        self._take_over(block, 0)
+        self._keep_held_out(kept, generator, first=True)
 
     def _partial_fit(self, x: Array, raw: Array, weight: Array, batch_id: int | None, *, first: bool) -> None:
         generator = self._generator()
         x, raw, weight = distinct(x, raw, weight)
-        dtype = torch.float32 if x.dtype == np.float32 else torch.float64
         if first:
-            nonnegative = self._begin(x, raw, weight)
-            self.ledger_, self.n_iter_ = Ledger(), 0
+            nonnegative, dtype, known = self._begin(x, raw, weight), None, 0
         else:
-            nonnegative, dtype = self.block_.nonnegative, self.block_.weight_x.dtype
+            nonnegative, dtype, known = self.block_.nonnegative, self.block_.weight_x.dtype, self.block_.num_basis
             self._check_sign(torch.tensor(x))
         batch = self._batch_id(batch_id)
-        rows, labels = self._rows(x, raw, weight, batch, dtype), self._labels(raw)
-        learned, held = hold_out(len(x), labels, self.validation_fraction, generator)
-        train = rows.select(learned)
+        rows = self._rows(x, self._targets(raw), weight, batch, dtype)
+        train, kept = hold_out(rows, self._labels(rows), self.validation_fraction, generator)
         count = None if self.parts_per_batch == "auto" else int(self.parts_per_batch)
-        W_x, W_y = self._find_parts(train, None if labels is None else labels[learned], count, 0, generator)
-        known = 0 if first else self.block_.num_basis
+        W_x, W_y = self._find_parts(train, count, 0, generator)
         if first:
-            self.block_ = self._new_block(W_x, torch.zeros_like(W_y), nonnegative=nonnegative)
-            self.ledger_.record(batch, range(self.block_.num_basis))
-            self.held_out_ = rows.select(held[:0])
+            self._take_over(self._new_block(W_x, torch.zeros_like(W_y), nonnegative=nonnegative), batch)
         else:
             self._add_parts(W_x, torch.zeros_like(W_y), batch)
         with torch.no_grad():
             self.block_.weight_y[:, known:] = self._outputs_of_new_parts(train, W_y, known)
-        self.n_iter_ += 1
-        self._say(f"batch {batch}: {len(train.x)} rows, {W_x.shape[1]} new parts, {self.block_.num_basis} in all")
-        self._keep_held_out(rows.select(held) if len(held) else train, generator)
-        self._calibrate()
+        self._end_batch(batch, train, kept, generator, known=known)
 
     def _begin(self, x: Array, raw: Array, weight: Array) -> bool:
         """Decides what the first rows decide; says whether parts are non-negative."""
@@ -155,18 +132,12 @@ class SupervisedPFC(PFCEstimator):
         self.scale_ = InputScale.of(x, weight, constant=self._constant(signed=not nonnegative))
         return nonnegative
 
-    def _rows(self, x: Array, raw: Array, weight: Array, batch: int, dtype: torch.dtype) -> Rows:
-        device = self._device()
-        inputs = torch.tensor(np.ascontiguousarray(x), dtype=dtype, device=device)
-        return Rows(
-            self.scale_.encode(inputs),
-            self._targets(raw).to(device=device, dtype=dtype),
-            torch.tensor(weight, dtype=dtype, device=device),
-            torch.full((len(x),), batch, dtype=torch.int64),
-        )
+    def _labels(self, rows: Rows) -> Tensor | None:
+        """The class of each row, where there are classes."""
+        return rows.target.argmax(1) if hasattr(self, "classes_") else None
 
     @torch.no_grad()
-    def _read_out(self, block: Any, train: Rows, test: Rows | None = None) -> None:
+    def _read_out(self, block: PFCBlock, train: Rows, test: Rows | None = None) -> None:
         """Gives a block the best weights for the outputs of its codes, unless those it has do better on a test."""
         block.eval()
         h, _, _ = couple(block, train.x)
@@ -180,30 +151,59 @@ class SupervisedPFC(PFCEstimator):
                 return
         block.weight_y.copy_(found)
 
-    def _refinement(self, count: int) -> Refinement:
-        return Refinement(
-            epochs=int(self.max_iter),
-            batch_size=min(200, count) if self.batch_size == "auto" else int(self.batch_size),
-            lr=float(self.learning_rate),
-            reconstruction=float(self.reconstruction),
-            patience=int(self.n_iter_no_change) if self.early_stopping else None,
-            tol=float(self.tol),
-        )
+    def _refine(self, block: PFCBlock, train: Rows, held: Rows, generator: torch.Generator) -> int:
+        r"""Learns parts and outputs together, by gradients, in place; gives the number of epochs.
+
+        What is minimized is a mean over rows with weights, where $\lambda$ is `reconstruction`:
+
+        $$\sum_i w_i (\|t_i - y_i\|^2 + \lambda \|x_i - W_x h_i\|^2) / \sum_i w_i$$
+
+        With early stopping the block is left where that of the rows held out was smallest.
+        """
+
+        def error(y: Tensor, x: Tensor, rows: Rows) -> Tensor:
+            errors = (y - rows.target).square().sum(1)
+            if self.reconstruction:
+                errors = errors + float(self.reconstruction) * (x - rows.x).square().sum(1)
+            return (rows.weight * errors).sum() / rows.weight.sum()
+
+        def objective(model: nn.Module, x: Tensor, numbers: Tensor) -> Scored:
+            out = block.couple(x)
+            return Scored(error(out.y, out.x, train.select(numbers)), out.y)
+
+        def held_out_error() -> Tensor:
+            _, y, x = couple(block.eval(), held.x)
+            return error(y, x, held).double().cpu()
+
+        optimizer = torch.optim.Adam(block.parameters(), lr=float(self.learning_rate))
+        if block.nonnegative:
+            keep_nonnegative(block, optimizer)
+        batch_size = min(200, len(train.x)) if self.batch_size == "auto" else int(self.batch_size)
+        numbers = torch.arange(len(train.x), device=train.x.device)  # in place of targets: a row has a weight too
+        batches = Batches(train.x, numbers, batch_size=batch_size, seeds=generator)
+        stopping = EarlyStopping(int(self.n_iter_no_change), watch_accuracy=False, tol=float(self.tol))
+        best, lowest, epoch = BestWeights(block), held_out_error(), 0
+        stopping.update(lowest, -lowest)
+        for stats in fit(block, optimizer, batches, objective, epochs=int(self.max_iter), capture=False):
+            epoch, found = stats.epoch + 1, held_out_error()
+            self._say(f"epoch {epoch}: held-out error {found:.5f} ({stats.seconds:.2f} s)")
+            best.keep(block, stopping.update(found, -found))
+            if self.early_stopping and stopping.stopped:
+                break
+        if self.early_stopping:
+            block.load_state_dict(best.values)
+        return epoch
 
     def _constant(self, *, signed: bool) -> bool:
         if self.fit_intercept not in (True, False, "auto"):
             raise ValueError(f"fit_intercept must be True, False or 'auto', got {self.fit_intercept!r}")
-        return self._wants_constant(signed=signed) if self.fit_intercept == "auto" else bool(self.fit_intercept)
+        numbers = not hasattr(self, "classes_")
+        return signed or numbers if self.fit_intercept == "auto" else bool(self.fit_intercept)
 
     def _check_params(self) -> None:
-        for name in ("n_components", "batch_size", "parts_per_batch"):
-            if (value := getattr(self, name)) != "auto":
-                if isinstance(value, str):
-                    raise ValueError(f"{name} must be an int or 'auto', got {value!r}")
-                check_number(name, value, integer=True, low=1)
-        for name, low in (("inference_steps", 1), ("max_iter", 0), ("n_iter_no_change", 1)):
-            check_number(name, getattr(self, name), integer=True, low=low)
-        for name in ("l1", "reconstruction", "tol"):
-            check_number(name, getattr(self, name), integer=False, low=0)
-        check_number("learning_rate", self.learning_rate, integer=False, low=0, above=True)
-        check_number("validation_fraction", self.validation_fraction, integer=False, low=0, high=0.5)
+        self._check_counts("n_components", "batch_size", "parts_per_batch")
+        self._check_numbers("inference_steps", "n_iter_no_change", integer=True, low=1)
+        self._check_numbers("max_iter", integer=True, low=0)
+        self._check_numbers("l1", "reconstruction", "tol", low=0)
+        self._check_numbers("learning_rate", low=0, above=True)
+        self._check_numbers("validation_fraction", low=0, high=0.5)

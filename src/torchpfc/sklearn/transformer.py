@@ -13,10 +13,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from torchpfc.nmf import factorize
-from torchpfc.optim.ledger import Ledger
-from torchpfc.sklearn.base import DTYPES, PFCEstimator, check_number
-from torchpfc.sklearn.calibration import relative_residual
-from torchpfc.sklearn.rows import Array, InputScale, Rows, hold_out
+from torchpfc.sklearn.base import DTYPES, PFCEstimator
+from torchpfc.sklearn.rows import Array, InputScale, hold_out
 from torchpfc.solvers import ConvergenceWarning as SolverWarning
 from torchpfc.solvers import nnls
 
@@ -125,13 +123,12 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
         X = validate_data(self, X, dtype=DTYPES, ensure_all_finite="allow-nan")
         start = self._start(X, W, H)
         generator = self._generator()
-        learned, held = hold_out(len(X), None, self.validation_fraction if start is None else 0.0, generator)
         self._begin(X)
-        rows = self._rows(X, 0)
+        rows = self._rows(X, *_without_targets(X), 0)
+        train, kept = hold_out(rows, None, self.validation_fraction if start is None else 0.0, generator)
         if start is not None:
             W_start = torch.tensor(start[1], dtype=rows.x.dtype, device=rows.x.device).mT / self.scale_.size
             start = W_start, torch.tensor(start[0], dtype=rows.x.dtype, device=rows.x.device)
-        train = rows.select(learned)
         weight, self.n_iter_ = self._factorize(train.x, self._count(X, start), start, generator)
         if self.n_iter_ == self.max_iter and self.tol > 0:
             warnings.warn(
@@ -139,15 +136,12 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
                 ConvergenceWarning,
                 stacklevel=2,
             )
-        self.block_ = self._new_block(weight, weight.new_zeros(1, weight.shape[1]), nonnegative=bool(self.nonnegative))
-        self.ledger_ = Ledger()
-        self.ledger_.record(0, range(weight.shape[1]))
-        self.held_out_ = rows.select(held[:0])
-        self._keep_held_out(rows.select(held) if len(held) else train, generator)
-        h = self._solve(rows.x)
-        rest = (rows.x - h @ weight.mT).nan_to_num(nan=0.0)
+        outputs = weight.new_zeros(1, weight.shape[1])
+        self._take_over(self._new_block(weight, outputs, nonnegative=self.nonnegative), 0)
+        self._keep_held_out(kept, generator, first=True)
+        h, _, reconstruction = self._answer(rows.x)
+        rest = (rows.x - reconstruction).nan_to_num(nan=0.0)
         self.reconstruction_err_ = float(rest.norm()) * self.scale_.size
-        self._calibrate()
         return self._numpy(h)
 
     def partial_fit(self, X: Any, y: Any = None, batch_id: int | None = None) -> Self:
@@ -163,28 +157,21 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
         first = not hasattr(self, "block_")
         X = validate_data(self, X, dtype=DTYPES, reset=first, ensure_all_finite="allow-nan")
         generator = self._generator()
-        learned, held = hold_out(len(X), None, self.validation_fraction, generator)
         if first:
             self._begin(X)
-            self.ledger_, self.n_iter_ = Ledger(), 0
-        batch = self._batch_id(batch_id)
-        rows = self._rows(X, batch, None if first else self.block_.weight_x.dtype)
+        batch, known = self._batch_id(batch_id), 0 if first else self.block_.num_basis
+        rows = self._rows(X, *_without_targets(X), batch, None if first else self.block_.weight_x.dtype)
         if not first:
             self._check_sign(rows.x)
-        train = rows.select(learned)
+        train, kept = hold_out(rows, None, self.validation_fraction, generator)
         count = self._count(X, None) if self.parts_per_batch == "auto" else int(self.parts_per_batch)
         weight, _ = self._factorize(train.x, count, None, generator)
         outputs = weight.new_zeros(1, weight.shape[1])
         if first:
-            self.block_ = self._new_block(weight, outputs, nonnegative=bool(self.nonnegative))
-            self.ledger_.record(batch, range(weight.shape[1]))
-            self.held_out_ = rows.select(held[:0])
+            self._take_over(self._new_block(weight, outputs, nonnegative=self.nonnegative), batch)
         else:
             self._add_parts(weight, outputs, batch)
-        self.n_iter_ += 1
-        self._say(f"batch {batch}: {len(train.x)} rows, {count} new parts, {self.block_.num_basis} in all")
-        self._keep_held_out(rows.select(held) if len(held) else train, generator)
-        self._calibrate()
+        self._end_batch(batch, train, kept, generator, known=known)
         return self
 
     def transform(self, X: Any) -> Array:
@@ -217,29 +204,27 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
 
     # Inside
 
-    def _couple(self, X: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _given(self, X: Any) -> Tensor:
         check_is_fitted(self)
         given = self._tensor(validate_data(self, X, dtype=DTYPES, reset=False, ensure_all_finite="allow-nan"))
         self._check_sign(given)
-        h = self._solve(self.scale_.encode(given))
-        return given, h, h.new_zeros(len(h), 1), h @ self.block_.weight_x.detach().mT
+        return given
 
-    def _residual(self, given: Tensor, reconstruction: Tensor) -> Tensor:
-        x = self.scale_.encode(given)
-        return relative_residual(x.nan_to_num(nan=0.0), reconstruction, ~x.isnan())
+    def _answer(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h = self._solve(x)
+        return h, h.new_zeros(len(h), 1), h @ self.block_.weight_x.detach().mT
 
     @torch.no_grad()
     def _solve(self, x: Tensor) -> Tensor:
         """Amounts to a tolerance, whatever is missing."""
         if not len(x):
             return x.new_zeros(0, self.block_.num_basis)
-        observed = ~x.isnan()
-        mask = None if bool(observed.all()) else observed
+        filled, mask = _filled(x)
         tol = 1e-5 if x.dtype == torch.float32 else 1e-8
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SolverWarning)  # parts that are nearly the same: amounts hardly matter
             solution = nnls(
-                x.nan_to_num(nan=0.0),
+                filled,
                 self.block_.weight_x.detach(),
                 l1=float(self.l1),
                 mask=mask,
@@ -252,18 +237,10 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
         self._signed(X)
         self.scale_ = InputScale.of(X, np.ones(len(X)), constant=False)
 
-    def _rows(self, X: Array, batch: int, dtype: torch.dtype | None = None) -> Rows:
-        if dtype is None:
-            dtype = torch.float32 if X.dtype == np.float32 else torch.float64
-        x = self.scale_.encode(torch.tensor(np.ascontiguousarray(X), dtype=dtype, device=self._device()))
-        ones = x.new_ones(len(x))
-        return Rows(x, ones.unsqueeze(1), ones, torch.full((len(x),), batch, dtype=torch.int64))
-
     def _factorize(
         self, x: Tensor, count: int, start: tuple[Tensor, Tensor] | None, generator: torch.Generator
     ) -> tuple[Tensor, int]:
-        observed = ~x.isnan()
-        filled = x.nan_to_num(nan=0.0)
+        filled, mask = _filled(x)
         exact = 0.5 * float(self.tol) ** 2 * float(filled.double().square().sum())
 
         def watch(iteration: int, objective: float) -> bool:
@@ -274,7 +251,7 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
         found = factorize(
             filled,
             count,
-            mask=None if bool(observed.all()) else observed,
+            mask=mask,
             l1=float(self.l1),
             nonnegative=bool(self.nonnegative),
             init=start,
@@ -311,33 +288,18 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
         return W, H
 
     def _check_params(self) -> None:
-        for name in ("n_components", "parts_per_batch"):
-            value = getattr(self, name)
-            if value != "auto" and not (value is None and name == "n_components"):
-                if isinstance(value, str):
-                    raise ValueError(f"{name} must be an int or 'auto', got {value!r}")
-                check_number(name, value, integer=True, low=1)
+        self._check_counts(*(() if self.n_components is None else ("n_components",)), "parts_per_batch")
         if self.init not in (None, "random", "custom"):
             raise ValueError(f"init must be None, 'random' or 'custom', got {self.init!r}")
         if not isinstance(self.nonnegative, bool):
             raise ValueError(f"nonnegative must be True or False, got {self.nonnegative!r}")
-        check_number("max_iter", self.max_iter, integer=True, low=1)
-        for name in ("l1", "tol"):
-            check_number(name, getattr(self, name), integer=False, low=0)
-        check_number("validation_fraction", self.validation_fraction, integer=False, low=0, high=0.5)
+        self._check_numbers("max_iter", integer=True, low=1)
+        self._check_numbers("l1", "tol", low=0)
+        self._check_numbers("validation_fraction", low=0, high=0.5)
 
     def output_names(self) -> tuple[str, ...]:
         """None: a transformer predicts nothing."""
         return ()
-
-    def _affine(self) -> tuple[Tensor, Tensor]:
-        like = self.block_.weight_y.detach()[:, 0]
-        return torch.zeros_like(like), torch.ones_like(like)
-
-    def _calibrate(self) -> None:
-        held = self.held_out_.x
-        reconstruction = self._solve(held) @ self.block_.weight_x.detach().mT
-        self._held_out_residual = relative_residual(held.nan_to_num(nan=0.0), reconstruction, ~held.isnan())
 
     def _extra_state(self) -> dict[str, Any]:
         return {"n_iter": self.n_iter_, "reconstruction_err": getattr(self, "reconstruction_err_", None)}
@@ -346,3 +308,14 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
         self.n_iter_ = int(state["n_iter"])
         if state["reconstruction_err"] is not None:
             self.reconstruction_err_ = float(state["reconstruction_err"])
+
+
+def _without_targets(x: Array) -> tuple[Tensor, Array]:
+    """Targets that say nothing, and a weight of 1 for every example."""
+    return torch.ones(len(x), 1), np.ones(len(x))
+
+
+def _filled(x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Inputs with zeros where they are not observed, and where they are; None for everywhere."""
+    observed = ~x.isnan()
+    return x.nan_to_num(nan=0.0), None if bool(observed.all()) else observed

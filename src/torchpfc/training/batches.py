@@ -37,7 +37,8 @@ class Batches:
         target: All targets.
         batch_size: Examples in a batch.
         rows: Which examples belong to this set, by default all. A stack may have others for each model.
-        seeds: Decide the order, one for each model where `rows` differ. None keeps the order of `rows`.
+        seeds: Decide the order, one for each model where `rows` differ. None keeps the order of `rows`. A generator in
+            place of a seed draws an order whenever the batches are gone through, whatever the epoch.
         drop_last: Whether to leave out the rest that does not fill a batch.
         share: (k, n) takes the k-th of n equal parts of each batch, for one of n processes. Only whole batches can be
             divided so.
@@ -60,7 +61,7 @@ class Batches:
         *,
         batch_size: int,
         rows: Tensor | None = None,
-        seeds: int | Sequence[int] | None = None,
+        seeds: int | torch.Generator | Sequence[int | torch.Generator] | None = None,
         drop_last: bool = False,
         share: tuple[int, int] = (0, 1),
     ) -> None:
@@ -74,7 +75,7 @@ class Batches:
             raise ValueError(f"drop_last must be True where {share[1]} processes share batches, got False")
         self.x, self.target, self.batch_size = x, target, batch_size
         self.rows = torch.arange(len(x), device=x.device) if rows is None else rows.to(x.device)
-        self.seeds = [seeds] if isinstance(seeds, int) else seeds
+        self.seeds = [seeds] if isinstance(seeds, int | torch.Generator) else seeds
         if self.seeds is not None and len(self.seeds) != (1 if self.rows.ndim == 1 else len(self.rows)):
             raise ValueError(f"seeds must be one for each set of rows, got {len(self.seeds)}")
         self.drop_last = drop_last
@@ -100,6 +101,9 @@ class Batches:
     def _order(self) -> Tensor:
         if self.seeds is None:
             return torch.arange(self.rows.shape[-1], device=self.rows.device).expand(self.rows.shape)
-        count = self.rows.shape[-1]
-        orders = [torch.randperm(count, generator=random_stream(seed, "order", self.epoch)) for seed in self.seeds]
+        streams = (
+            seed if isinstance(seed, torch.Generator) else random_stream(seed, "order", self.epoch)
+            for seed in self.seeds
+        )
+        orders = [torch.randperm(self.rows.shape[-1], generator=stream) for stream in streams]
         return torch.stack(orders).view(self.rows.shape).to(self.rows.device)

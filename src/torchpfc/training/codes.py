@@ -35,8 +35,10 @@ class WarmCodes:
         }
 
     @contextmanager
-    def used(self, rows: Tensor) -> Iterator[None]:
+    def used(self, rows: Tensor | None) -> Iterator[None]:
         """Starts the solves of some examples at their codes while the model runs, and keeps what they end at."""
+        if rows is None:
+            raise ValueError("batches must name their rows to be used with codes, got a batch without")
         self._grow()
         starts = {name: codes[_places(codes, rows)] for name, codes in self._codes.items()}
         with warm_couplings(self._model, starts), record_couplings(self._model) as seen:

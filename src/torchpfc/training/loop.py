@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -107,7 +107,16 @@ def fit(
         6
     """
     device = next(model.parameters()).device
-    step: Callable[[Batch], Tensor] = _Step(model, optimizer, objective, codes, backward)
+
+    def learn(batch: Batch) -> Tensor:
+        optimizer.zero_grad()
+        with nullcontext() if codes is None else codes.used(batch.rows):
+            loss = objective(model, batch.x, batch.target).loss
+        backward(loss.sum())
+        optimizer.step()
+        return loss.detach()
+
+    step: Callable[[Batch], Tensor] = learn
     windowed = isinstance(optimizer, WindowedOptimizer)
     if windowed and capture:
         raise ValueError("capture must be False with an optimizer whose window moves from step to step, got True")
@@ -160,37 +169,6 @@ def evaluate(model: nn.Module, batches: Iterable[Any], objective: Objective) -> 
     if not count:
         raise ValueError("batches must hold at least one example, got none")
     return Evaluation(torch.stack(losses).sum(0).cpu() / count, torch.stack(hits).sum(0).cpu().double() / count)
-
-
-class _Step:
-    """One step of training."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        objective: Objective,
-        codes: WarmCodes | None,
-        backward: Callable[[Tensor], Any],
-    ) -> None:
-        self.model, self.optimizer, self.objective = model, optimizer, objective
-        self.codes, self.backward = codes, backward
-
-    def __call__(self, batch: Batch) -> Tensor:
-        """Learns from a batch and returns the losses before."""
-        self.optimizer.zero_grad()
-        with self._warm(batch):
-            loss = self.objective(self.model, batch.x, batch.target).loss
-        self.backward(loss.sum())
-        self.optimizer.step()
-        return loss.detach()
-
-    def _warm(self, batch: Batch) -> AbstractContextManager[None]:
-        if self.codes is None:
-            return nullcontext()
-        if batch.rows is None:
-            raise ValueError("batches must name their rows to be used with codes, got a batch without")
-        return self.codes.used(batch.rows)
 
 
 def _mean_square(error: Tensor) -> Tensor:

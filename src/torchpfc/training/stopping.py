@@ -22,6 +22,8 @@ class EarlyStopping:
         watch_accuracy: Whether accuracy counts too.
         keep: Which model is the best: that of the lowest "loss", or that of the highest "accuracy". In the second case
             accuracy alone counts, for stopping too.
+        tol: How much lower than the lowest a loss must be, relatively, not to count towards stopping. Any lower one is
+            the best.
 
     Example:
         >>> stopping = EarlyStopping(patience=2)
@@ -32,16 +34,25 @@ class EarlyStopping:
     """
 
     def __init__(
-        self, patience: int, count: int | None = None, *, watch_accuracy: bool = True, keep: str = "loss"
+        self,
+        patience: int,
+        count: int | None = None,
+        *,
+        watch_accuracy: bool = True,
+        keep: str = "loss",
+        tol: float = 0.0,
     ) -> None:
         if patience < 1:
             raise ValueError(f"patience must be at least 1, got {patience}")
         if keep not in KEEPS:
             raise ValueError(f"keep must be one of {', '.join(KEEPS)}, got {keep!r}")
+        if not tol >= 0:
+            raise ValueError(f"tol must be non-negative, got {tol}")
         shape = () if count is None else (count,)
         self.patience = patience
         self.watch_accuracy = watch_accuracy
         self.keep = keep
+        self.tol = tol
         self.state = {
             "best_loss": torch.full(shape, torch.inf),
             "best_accuracy": torch.full(shape, -torch.inf),
@@ -53,9 +64,10 @@ class EarlyStopping:
         """Takes in an epoch; says which models it makes better than they ever were. NaN never does."""
         state = self.state
         lower, higher = loss < state["best_loss"], accuracy > state["best_accuracy"]
+        much_lower = lower & (state["best_loss"].isinf() | (loss < (1 - self.tol) * state["best_loss"]))
         state["best_loss"] = torch.where(lower, loss, state["best_loss"])
         state["best_accuracy"] = torch.where(higher, accuracy, state["best_accuracy"])
-        state["worse_losses"] = (state["worse_losses"] + 1) * ~lower
+        state["worse_losses"] = (state["worse_losses"] + 1) * ~much_lower
         state["worse_accuracies"] = (state["worse_accuracies"] + 1) * ~higher
         return lower if self.keep == "loss" else higher
 
