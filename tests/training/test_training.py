@@ -111,6 +111,12 @@ def test_the_order_depends_on_the_seed_and_the_epoch_and_nothing_else() -> None:
     assert rows_of(numbered(30, seeds=4)) != first
 
 
+def test_a_generator_draws_an_order_for_every_pass() -> None:
+    batches, generator = numbered(30, seeds=torch.Generator().manual_seed(5)), torch.Generator().manual_seed(5)
+    passes = [list(chain.from_iterable(rows_of(batches))) for _ in range(2)]
+    assert passes == [torch.randperm(30, generator=generator).tolist() for _ in range(2)]
+
+
 @pytest.mark.parametrize(
     ("count", "drop_last", "sizes"), [(10, True, [4, 4]), (10, False, [4, 4, 2]), (8, False, [4, 4])]
 )
@@ -506,6 +512,18 @@ def test_the_accuracy_can_be_left_out() -> None:
     assert stops_after(falling, flat, patience=2) == 3
     assert stops_after(falling, flat, patience=2, watch_accuracy=False) is None
     assert stops_after([1.0, 2, 2, 0], flat[:4], patience=2, watch_accuracy=False) == 3
+
+
+def test_a_loss_that_is_hardly_lower_counts_towards_stopping_but_is_the_best() -> None:
+    losses, flat = [100.0, 96.0, 92.0, 80.0, 79.0], [0.5] * 5
+    assert stops_after(losses, flat, patience=2, watch_accuracy=False) is None
+    assert stops_after(losses, flat, patience=2, watch_accuracy=False, tol=0.05) == 3
+    assert stops_after(losses, flat, patience=3, watch_accuracy=False, tol=0.05) is None  # 80 is much lower than 92
+    stopping = EarlyStopping(9, watch_accuracy=False, tol=2.0)
+    assert all(stopping.update(torch.tensor(loss), torch.tensor(0.5)) for loss in losses)
+    assert stopping.state["worse_losses"] == 4  # but the first one is better than nothing
+    with pytest.raises(ValueError, match=r"tol must be non-negative, got -1"):
+        EarlyStopping(2, tol=-1)
 
 
 def test_the_accuracy_can_decide_alone() -> None:

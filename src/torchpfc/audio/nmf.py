@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from torchpfc.audio.features import Features
 from torchpfc.nmf import factorize
+from torchpfc.nmf.normalization import unit_columns
 from torchpfc.solvers import FISTA, NonnegativeLeastSquares, solve
 
 STEPS = 50
@@ -81,7 +82,7 @@ class NMFSeparator(nn.Module):
                 raise ValueError(f"{name} must have shape (..., {features.bins}), got {tuple(source.shape)}")
             V = features.expand(source.flatten(0, -2)) / features.loudest
             W = factorize(V, count, max_iter=max_iter, generator=generator, progress=False).W
-            columns.append(W / W.norm(dim=0).clamp(min=1e-12))
+            columns.append(unit_columns(W))
         return cls(torch.cat(columns, dim=1), num_basis[0], features)
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:

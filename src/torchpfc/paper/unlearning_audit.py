@@ -20,7 +20,7 @@ from torchpfc.paper.unlearning_settings import (
     make_ledger,
     strangers,
 )
-from torchpfc.training import SquaredErrors
+from torchpfc.training import Batches, SquaredErrors, evaluate
 from torchpfc.unlearning import ForgetReport, Relearning, audit, forget, membership_attack
 
 _AT_ONCE = 2000
@@ -103,9 +103,8 @@ class Forgotten:
         }
 
     def _accuracy(self, model: nn.Module, x: Tensor, target: Tensor) -> float:
-        with torch.no_grad():
-            answers = torch.cat([model(some).argmax(-1) for some in torch.split(x, _AT_ONCE)])
-        return 100 * (answers == target.argmax(-1)).double().mean().item()
+        batches = Batches(x, target, batch_size=_AT_ONCE)
+        return 100 * evaluate(model, batches, SquaredErrors()).accuracy.item()
 
     def _audit(self) -> dict[str, float]:
         run, config = self.run, self.config

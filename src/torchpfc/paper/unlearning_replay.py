@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from torchpfc.checkpoint import CorruptFileError
 from torchpfc.data.images import ImageData, load_images
@@ -18,6 +19,7 @@ from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
 from torchpfc.paper.settings import settings
 from torchpfc.paper.unlearning_settings import Unlearning, batches_to_forget, make_phase
+from torchpfc.training import Batches, SquaredErrors, evaluate
 from torchpfc.unlearning import ReplayReport, SavedModel
 from torchpfc.unlearning.models import SNAPSHOTS, save_model
 
@@ -131,6 +133,5 @@ def forget_exactly(
 def _test_accuracy(training: Training, data: ImageData) -> float:
     block = training.at_best().eval()
     x = data.test.x.to(block.weight_x.device, block.weight_x.dtype)
-    with torch.no_grad():
-        answers = torch.cat([block(some).argmax(-1).cpu() for some in torch.split(x, _ROWS_AT_ONCE)])
-    return 100 * (answers == data.test.label).double().mean().item()
+    target = F.one_hot(data.test.label, data.num_classes).to(x)
+    return 100 * evaluate(block, Batches(x, target, batch_size=_ROWS_AT_ONCE), SquaredErrors()).accuracy.item()
