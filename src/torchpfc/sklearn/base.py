@@ -308,7 +308,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.block_.eval()
         self.ledger_.record(batch, range(first, self.block_.num_basis))
 
-    def _take_over(self, block: PFCBlock, batch: int) -> None:
+    def _begin_with(self, block: PFCBlock, batch: int) -> None:
         """Begins with a block, all of which was learned from one batch."""
         self.block_, self.ledger_ = block.eval(), Ledger()
         self.ledger_.record(batch, range(block.num_basis))

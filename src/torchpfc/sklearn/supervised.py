@@ -101,7 +101,7 @@ class SupervisedPFC(PFCEstimator):
         self._say(f"{len(train.x)} rows to learn from, {held} held out, {block.num_basis} parts")
         self.n_iter_ = self._refine(block, train, kept, generator)
         self._read_out(block, train, kept)
-        self._take_over(block, 0)
+        self._begin_with(block, 0)
         self._keep_held_out(kept, generator, first=True)
 
     def _partial_fit(self, x: Array, raw: Array, weight: Array, batch_id: int | None, *, first: bool) -> None:
@@ -118,7 +118,7 @@ class SupervisedPFC(PFCEstimator):
         count = None if self.parts_per_batch == "auto" else int(self.parts_per_batch)
         W_x, W_y = self._find_parts(train, count, 0, generator)
         if first:
-            self._take_over(self._new_block(W_x, torch.zeros_like(W_y), nonnegative=nonnegative), batch)
+            self._begin_with(self._new_block(W_x, torch.zeros_like(W_y), nonnegative=nonnegative), batch)
         else:
             self._add_parts(W_x, torch.zeros_like(W_y), batch)
         with torch.no_grad():

@@ -137,7 +137,7 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
                 stacklevel=2,
             )
         outputs = weight.new_zeros(1, weight.shape[1])
-        self._take_over(self._new_block(weight, outputs, nonnegative=self.nonnegative), 0)
+        self._begin_with(self._new_block(weight, outputs, nonnegative=self.nonnegative), 0)
         self._keep_held_out(kept, generator, first=True)
         h, _, reconstruction = self._answer(rows.x)
         rest = (rows.x - reconstruction).nan_to_num(nan=0.0)
@@ -168,7 +168,7 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
         weight, _ = self._factorize(train.x, count, None, generator)
         outputs = weight.new_zeros(1, weight.shape[1])
         if first:
-            self._take_over(self._new_block(weight, outputs, nonnegative=self.nonnegative), batch)
+            self._begin_with(self._new_block(weight, outputs, nonnegative=self.nonnegative), batch)
         else:
             self._add_parts(weight, outputs, batch)
         self._end_batch(batch, train, kept, generator, known=known)
