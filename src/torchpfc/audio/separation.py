@@ -93,7 +93,7 @@ class Separator:
         self._finished = False
 
     def push(self, mixture: Tensor) -> Separated:
-        r"""What a piece completes; it lags behind by a block and a frame at most.
+        r"""What a piece completes; it lags behind by a block and a frame at most, and by what a `Resampler` holds back.
 
         Shape:
             - mixture: $(\text{channels}, n)$, float32
