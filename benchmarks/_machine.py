@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import torchpfc
+from torchpfc.checkpoint import write_atomically
+from torchpfc.machine import describe_hardware, describe_versions
 
 
 def describe() -> dict[str, Any]:
     """Versions and hardware."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "versions": {
-            "torchpfc": torchpfc.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "hardware": {"cpu": _cpu(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpu": gpu},
-    }
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return {"versions": describe_versions(), "hardware": describe_hardware(device)}
 
 
 def write_json(path: Path, result: dict[str, Any]) -> None:
     """Writes a result file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_suffix(".tmp")
-    scratch.write_text(json.dumps(result, indent=2) + "\n")
-    scratch.replace(path)
+    write_atomically(path, json.dumps(result, indent=2) + "\n")
     print(f"wrote {path}")
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.processor()

@@ -17,7 +17,6 @@ TORCHPFC_DATA names, as the usual four gzipped files, and left out where that is
 from __future__ import annotations
 
 import argparse
-import gzip
 import importlib.metadata
 import importlib.util
 import json
@@ -34,11 +33,13 @@ from typing import Any
 import numpy as np
 import torch
 from _machine import describe, write_json
+from _steps import wall_clock
 from sklearn.datasets import load_digits
 from sklearn.decomposition import non_negative_factorization
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from torchpfc.data import load_images
 from torchpfc.nmf import factorize
 
 SLACK = {"near": 0.01, "same": 0.001}
@@ -50,9 +51,7 @@ HAVE_TORCHNMF = importlib.util.find_spec("torchnmf") is not None
 
 
 def mnist() -> Tensor:
-    path = Path(os.environ["TORCHPFC_DATA"]) / "mnist" / "train-images-idx3-ubyte.gz"
-    pixels = np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8, offset=16)
-    return torch.from_numpy(pixels.reshape(-1, 784)[:10_000].astype(np.float32) / 255)
+    return load_images("mnist").train.x[:10_000]
 
 
 def digits() -> Tensor:
@@ -124,9 +123,7 @@ class Competitor(ABC):
 
     def seconds(self, W: Tensor, H: Tensor, iterations: int) -> float:
         """How long that takes."""
-        begin = time.perf_counter()
-        self.run(W, H, iterations)
-        return time.perf_counter() - begin
+        return wall_clock(lambda: self.run(W, H, iterations), 1)
 
 
 class ScikitLearn(Competitor):

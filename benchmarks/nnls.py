@@ -18,11 +18,9 @@ With --table, made problems of several sizes take the place of the images.
 from __future__ import annotations
 
 import argparse
-import gzip
 import os
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,9 +28,11 @@ from typing import Any
 import numpy as np
 import torch
 from _machine import describe, write_json
+from _steps import wall_clock
 from torch import Tensor
 
 from torchpfc import ADMM, FISTA, ActiveSet, CoordinateDescent, NonnegativeLeastSquares, nnls, solve
+from torchpfc.data import load_images
 from torchpfc.solvers import Solver
 
 ROWS, FEATURES, GAP = 2_000, 784, 1e-3
@@ -47,11 +47,8 @@ Contender = Callable[[Tensor, Tensor], Codes]  # from x and W to that
 
 
 def images(count: int) -> tuple[Tensor, str]:
-    folder = os.environ.get("TORCHPFC_DATA")
-    if folder is not None:
-        with gzip.open(Path(folder) / "mnist" / "train-images-idx3-ubyte.gz") as file:
-            pixels = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, FEATURES)
-        return torch.from_numpy(pixels[:count].astype(np.float32) / 255), "MNIST, training images in order"
+    if "TORCHPFC_DATA" in os.environ:
+        return load_images("mnist").train.x[:count], "MNIST, training images in order"
     generator = torch.Generator().manual_seed(0)
     strokes = torch.rand(400, FEATURES, generator=generator) * (torch.rand(400, FEATURES, generator=generator) < 0.04)
     amounts = torch.rand(count, 400, generator=generator) * (torch.rand(count, 400, generator=generator) < 0.03)
@@ -164,13 +161,6 @@ def measure(x: Tensor, W: Tensor, rounds: int) -> dict[str, Any]:
     def reached(h: Tensor) -> bool:
         return objective(sample, W, h) <= best * (1 + GAP)
 
-    def timed(run: Callable[[], Tensor]) -> float:
-        start = time.perf_counter()
-        run()
-        if x.is_cuda:
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
-
     rows: dict[str, Any] = {}
     runs: dict[str, Callable[[], float]] = {}
     for name, contender in contenders(x.device.type).items():
@@ -186,7 +176,7 @@ def measure(x: Tensor, W: Tensor, rounds: int) -> dict[str, Any]:
         codes = contender(x, W)
 
         def seconds(count: int, codes: Codes = codes) -> float:
-            return timed(lambda: codes(count))
+            return wall_clock(lambda: codes(count), 1)
 
         seconds(1)
         count = iterations if name == "torchpfc nnls" else affordable(seconds, iterations)
@@ -195,7 +185,7 @@ def measure(x: Tensor, W: Tensor, rounds: int) -> dict[str, Any]:
             seconds, count, iterations
         )
     if x.device.type == "cpu":
-        rows |= exact_methods(x, W, timed)
+        rows |= exact_methods(x, W)
     for _ in range(rounds):
         for name, run in runs.items():
             if sum(rows[name]["seconds"]) < PATIENCE:
@@ -226,14 +216,14 @@ def extrapolated(seconds: Callable[[int], float], count: int, iterations: int) -
     )
 
 
-def exact_methods(x: Tensor, W: Tensor, timed: Callable[[Callable[[], Tensor]], float]) -> dict[str, Any]:
+def exact_methods(x: Tensor, W: Tensor) -> dict[str, Any]:
     """They go row by row: a sample of the rows says what all of them take."""
     sample, factor = x[:SAMPLE], len(x) / SAMPLE
     rows: dict[str, Any] = {}
     for name, contender in (("SciPy nnls, row by row", scipy_loop), ("nmf-torch nnls_bpp", nmf_torch)):
         try:
             codes = contender(sample, W)
-            seconds = [factor * timed(lambda codes=codes: codes(0))]
+            seconds = [factor * wall_clock(lambda codes=codes: codes(0), 1)]
         except ModuleNotFoundError as error:
             rows[name] = {"note": f"not run: {error.name} is not installed"}
         except RuntimeError as error:

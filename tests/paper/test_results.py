@@ -1,7 +1,6 @@
 import hashlib
 import json
 import math
-import platform
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +8,8 @@ import pytest
 import torch
 
 from torchpfc.checkpoint import CorruptFileError
-from torchpfc.paper import results
-from torchpfc.paper.results import (
-    Result,
-    describe_hardware,
-    describe_versions,
-    job_key,
-    load_results,
-    result_path,
-)
+from torchpfc.machine import describe_hardware, describe_versions
+from torchpfc.paper.results import Result, job_key, load_results, result_path
 
 CONFIG = {"lr": 3e-4, "dataset": "mnist", "nonnegative": True, "num_basis": 300}
 
@@ -104,13 +96,3 @@ def test_only_results_are_read(tmp_path: Path) -> None:
         (tmp_path / name).write_text("half")
     assert len(load_results(tmp_path)) == 1
     assert load_results(tmp_path / "nowhere") == []
-
-
-def test_the_processor_has_a_name_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert describe_hardware(torch.device("cpu"))["cpu"]
-    (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name\t: A processor: fast\nmodel name : B\n")
-    for file, expected in (("cpuinfo", "A processor: fast"), ("missing", "arm64")):
-        monkeypatch.setattr(results, "Path", lambda _, file=file: tmp_path / file)
-        monkeypatch.setattr(platform, "processor", lambda: "")
-        monkeypatch.setattr(platform, "machine", lambda: "arm64")
-        assert results._cpu_name() == expected

@@ -5,16 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-
-from torchpfc._version import __version__
 from torchpfc.checkpoint import CorruptFileError, read_json, write_atomically
 
 
@@ -98,21 +93,3 @@ def result_path(folder: Path, experiment: str, config: Mapping[str, Any], seed: 
 def load_results(folder: Path) -> list[Result]:
     """Every result in a folder, in the order of their paths."""
     return [Result.load(path) for path in sorted(folder.glob("*/*.json"))]
-
-
-def describe_versions() -> dict[str, str]:
-    """What a result depends on, by version."""
-    return {"torchpfc": __version__, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def describe_hardware(device: torch.device) -> dict[str, Any]:
-    """What a result was computed on."""
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-    return {"cpu": _cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpu": gpu}
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")  # Linux only
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return [*names, platform.processor() or platform.machine()][0]

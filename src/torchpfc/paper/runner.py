@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchpfc.checkpoint import STATE_FILE, load_checkpoint, read_json, reading, write_atomically
+from torchpfc.machine import describe_hardware, describe_versions
 from torchpfc.paper.registry import Experiment, Job
-from torchpfc.paper.results import Result, describe_hardware, describe_versions, job_key, result_path
+from torchpfc.paper.results import Result, job_key, result_path
 from torchpfc.paper.settings import settings
 from torchpfc.progress import Progress
 

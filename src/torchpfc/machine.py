@@ -1,0 +1,36 @@
+"""What something was computed on: versions and hardware."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchpfc._version import __version__
+
+CPU_INFO = Path("/proc/cpuinfo")  # Linux only
+
+
+def cpu_name() -> str:
+    """The processor, by its name where the system tells it, else by its kind."""
+    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return [*names, platform.processor() or platform.machine()][0]
+
+
+def describe_versions() -> dict[str, str]:
+    """What numbers depend on, by version."""
+    return {"torchpfc": __version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def describe_hardware(device: torch.device) -> dict[str, Any]:
+    """What numbers are computed on.
+
+    Args:
+        device: Where; a GPU is named where it is one.
+    """
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    return {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpu": gpu}
