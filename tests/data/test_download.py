@@ -6,16 +6,19 @@ import logging
 import re
 import socket
 import struct
+import sys
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pooch
 import pytest
 import torch
 
+from torchpfc import progress
 from torchpfc.data import DataError, cache_folder, download, download_images, load_images
 from torchpfc.data.download import DOWNLOADS, RemoteFile
 
@@ -71,8 +74,8 @@ class Site:
         self.address = f"http://127.0.0.1:{self.server.server_port}"
 
     def file(self, *kinds, path="mnist/file.gz", name="file.gz"):
-        md5 = hashlib.md5(self.files[name]).hexdigest()
-        return RemoteFile(path, md5, tuple(f"{self.address}/{kind}/{name}" for kind in kinds))
+        sha256 = hashlib.sha256(self.files[name]).hexdigest()
+        return RemoteFile(path, sha256, tuple(f"{self.address}/{kind}/{name}" for kind in kinds))
 
 
 @pytest.fixture
@@ -251,7 +254,7 @@ def test_every_public_address_ends_in_the_name_of_its_file():
     assert [name for name, files in DOWNLOADS.items() if len(files) == 4] == ["mnist", "fashion-mnist"]
     for files in DOWNLOADS.values():
         for file in files:
-            assert re.fullmatch("[0-9a-f]{32}", file.md5)
+            assert re.fullmatch("[0-9a-f]{64}", file.sha256)
             assert file.urls
             assert all(re.match("https?://", url) and Path(url).name == Path(file.path).name for url in file.urls)
 
@@ -266,11 +269,11 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path):
 
 def test_a_wrong_checksum_is_named_and_nothing_is_left(offer, tmp_path):
     offer("wrong")
-    expected, got = (hashlib.md5(content).hexdigest() for content in (CONTENT, CONTENT[::-1]))
+    expected, got = (hashlib.sha256(content).hexdigest() for content in (CONTENT, CONTENT[::-1]))
     with pytest.raises(DataError) as raised:
         download_images("mnist", tmp_path)
     assert raised.match(
-        rf"file.gz must be downloaded, got no good file \(http://\S+/wrong/file.gz: .*expected md5:{expected} "
+        rf"file.gz must be downloaded, got no good file \(http://\S+/wrong/file.gz: .*expected sha256:{expected} "
     )
     assert raised.match(rf"but got {got}, so it was deleted\); check the connection")
     assert "\n" not in str(raised.value)
@@ -280,7 +283,7 @@ def test_a_wrong_checksum_is_named_and_nothing_is_left(offer, tmp_path):
 def test_every_address_that_failed_is_named(offer, tmp_path):
     offer("missing", "wrong")
     with pytest.raises(
-        DataError, match=r"\(http://\S+/missing/file.gz: status 404 Not Found; http://\S+/wrong/file.gz: MD5"
+        DataError, match=r"\(http://\S+/missing/file.gz: status 404 Not Found; http://\S+/wrong/file.gz: SHA256"
     ):
         download_images("mnist", tmp_path)
 
@@ -290,7 +293,7 @@ def test_without_a_network_there_is_one_line(monkeypatch, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{taken.getsockname()[1]}/file.gz"  # nobody listens there
-        monkeypatch.setattr(download, "DOWNLOADS", {"mnist": (RemoteFile("mnist/file.gz", "0" * 32, (address,)),)})
+        monkeypatch.setattr(download, "DOWNLOADS", {"mnist": (RemoteFile("mnist/file.gz", "0" * 64, (address,)),)})
         with pytest.raises(
             DataError, match=r"file.gz: no connection \(ConnectionError\)\); check the connection and run"
         ) as raised:
@@ -343,17 +346,19 @@ def test_a_folder_that_cannot_be_made_is_one_line(offer, tmp_path):
 
 
 def test_a_terminal_shows_a_bar(offer, monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    now = iter(range(1000))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
     offer("good")
     download_images("mnist", tmp_path)
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "file.gz" in shown.err
-    assert "200.0/200.0" in shown.err
+    assert "file.gz, 0.2 MB" in shown.err
+    assert "100%" in shown.err
 
 
-def test_nothing_is_shown_elsewhere(offer, monkeypatch, tmp_path, capsys):
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
+def test_nothing_is_shown_elsewhere(offer, tmp_path, capsys):
     records = []
     handler = logging.Handler()
     handler.emit = records.append

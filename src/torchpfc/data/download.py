@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchpfc.data.formats import DataError
 from torchpfc.data.images import cache_folder
+from torchpfc.progress import Progress
 
 TIMEOUT_SECONDS = 30.0
 """How long a server may stay silent."""
@@ -21,9 +22,6 @@ MAX_ATTEMPTS = 50
 
 CHUNK_BYTES = 1 << 16
 
-Report = Callable[[int, int | None], None]
-"""Told the bytes that have arrived, and how many there will be where that is known."""
-
 
 @dataclass(frozen=True)
 class RemoteFile:
@@ -31,47 +29,52 @@ class RemoteFile:
 
     Args:
         path: Where in the data folder it belongs.
-        md5: Its checksum.
+        sha256: Its checksum.
         urls: Addresses that have it, tried in this order.
     """
 
     path: str
-    md5: str
+    sha256: str
     urls: tuple[str, ...]
 
 
 def _idx_files(folder: str, mirrors: tuple[str, ...], checksums: Mapping[str, str]) -> tuple[RemoteFile, ...]:
     return tuple(
-        RemoteFile(f"{folder}/{name}", md5, tuple(mirror + name for mirror in mirrors))
-        for name, md5 in checksums.items()
+        RemoteFile(f"{folder}/{name}", sha256, tuple(mirror + name for mirror in mirrors))
+        for name, sha256 in checksums.items()
     )
 
 
+# The checksums are those that TensorFlow Datasets lists for these files.
 DOWNLOADS: Mapping[str, tuple[RemoteFile, ...]] = {
     "mnist": _idx_files(
         "mnist",
         ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
         {
-            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
         },
     ),
     "fashion-mnist": _idx_files(
         "fashion-mnist",
-        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+        (
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
+            "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion/",
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",  # a website of S3 has no https
+        ),
         {
-            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
         },
     ),
     "cifar10": (
         RemoteFile(
             "cifar-10-binary.tar.gz",
-            "c32a1d4ab5d03f1284b67883e8d87530",
+            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
             ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
         ),
     ),
@@ -100,9 +103,8 @@ def download_images(name: str, folder: Path | None = None) -> Path:
     if name not in DOWNLOADS:
         raise DataError(f"name must be one of {', '.join(DOWNLOADS)}, got {name!r}")
     folder = cache_folder() if folder is None else folder
-    with _progress() as add_file:
-        for file in DOWNLOADS[name]:
-            _fetch(file, folder / file.path, add_file(Path(file.path).name))
+    for file in DOWNLOADS[name]:
+        _fetch(file, folder / file.path)
     return folder / Path(DOWNLOADS[name][0].path).parts[0]
 
 
@@ -119,15 +121,16 @@ class _Trouble(Exception):
         self.again = again
 
 
-def _fetch(file: RemoteFile, target: Path, report: Report) -> None:
+def _fetch(file: RemoteFile, target: Path) -> None:
     troubles = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        for url in file.urls:
-            trouble = _try_address(url, file.md5, target, report)
-            if trouble is None:
-                return
-            troubles.append(f"{url}: {trouble}")
+        with Progress(1.0, target.name) as progress:
+            for url in file.urls:
+                trouble = _try_address(url, file.sha256, target, progress)
+                if trouble is None:
+                    return
+                troubles.append(f"{url}: {trouble}")
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             advice = "make room and run the command again, which goes on where it stopped"
@@ -138,12 +141,12 @@ def _fetch(file: RemoteFile, target: Path, report: Report) -> None:
     raise DataError(f"{target} must be downloaded, got no good file ({'; '.join(troubles)}); {advice}")
 
 
-def _try_address(url: str, md5: str, target: Path, report: Report) -> _Trouble | None:
+def _try_address(url: str, sha256: str, target: Path, progress: Progress) -> _Trouble | None:
     """Asks one address for a file, again and again while that helps, and returns why it gave up."""
     trouble = None
     for _ in range(MAX_ATTEMPTS):
         try:
-            _retrieve(url, md5, target, report)
+            _retrieve(url, sha256, target, progress)
         except _Trouble as error:
             trouble = error
             if not trouble.again:
@@ -153,26 +156,26 @@ def _try_address(url: str, md5: str, target: Path, report: Report) -> _Trouble |
     return trouble
 
 
-def _retrieve(url: str, md5: str, target: Path, report: Report) -> None:
+def _retrieve(url: str, sha256: str, target: Path, progress: Progress) -> None:
     import pooch
 
     part = target.with_name(f"{target.name}.part")
     goes_on = part.exists()
 
     def download(url: str, output_file: str, _: object) -> None:
-        _receive(url, part, report)
+        _receive(url, part, progress)
         os.replace(part, output_file)  # pooch checks it there, and gives it its name or deletes it
 
     with _quiet(pooch.get_logger()):
         try:
-            pooch.retrieve(url, f"md5:{md5}", fname=target.name, path=target.parent, downloader=download)
+            pooch.retrieve(url, f"sha256:{sha256}", fname=target.name, path=target.parent, downloader=download)
         except ValueError as error:
             reason, _, _ = str(error).partition(". Deleted")
             # Where it went on from an earlier part, that may have been the wrong one: start from nothing.
             raise _Trouble(f"{reason}, so it was deleted", again=goes_on) from None
 
 
-def _receive(url: str, part: Path, report: Report) -> None:
+def _receive(url: str, part: Path, progress: Progress) -> None:
     """Appends to a file what it still lacks, or writes all of it where the server cannot send the rest alone."""
     import requests
     from urllib3.exceptions import HTTPError as BrokenConnection
@@ -193,7 +196,7 @@ def _receive(url: str, part: Path, report: Report) -> None:
                 for chunk in response.raw.stream(CHUNK_BYTES, decode_content=False):
                     file.write(chunk)
                     done += len(chunk)
-                    report(done, total)
+                    progress.at(done / total if total else 0.0, f"{part.stem}, {done / 1e6:,.1f} MB")
     except requests.Timeout:
         raise _Trouble(f"no answer within {TIMEOUT_SECONDS:g} seconds", again=False) from None
     except requests.RequestException as error:
@@ -211,25 +214,3 @@ def _quiet(logger: logging.Logger) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], Report]]:
-    """A bar for each file, where there is a terminal to show it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bars:
-
-        def add_file(name: str) -> Report:
-            task = bars.add_task(name, visible=False, total=None)  # seen once there is something to wait for
-
-            def report(done: int, total: int | None) -> None:
-                bars.update(task, completed=done, total=total, visible=True)
-
-            return report
-
-        yield add_file
