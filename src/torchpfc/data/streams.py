@@ -59,10 +59,7 @@ class Stream:
         drop_last: bool = False,
         first_id: int = 0,
     ) -> None:
-        if len(x) != len(target):
-            raise ValueError(f"target must have as many rows as x ({len(x)}), got {len(target)}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        check_batches(x, target, batch_size)
         if first_id < 0:
             raise ValueError(f"first_id must be at least 0, got {first_id}")
         # On the host too: who keeps a record of examples must not wait for the device at every batch.
@@ -78,8 +75,7 @@ class Stream:
         self.set_epoch(0)
 
     def __len__(self) -> int:
-        full, rest = divmod(len(self.rows), self.batch_size)
-        return full + (1 if rest and not self.drop_last else 0)
+        return count_batches(len(self.rows), self.batch_size, drop_last=self.drop_last)
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the order of an epoch."""
@@ -119,6 +115,19 @@ class Stream:
     def _places(self, id: int) -> slice:
         start = (id - self.ids.start) * self.batch_size
         return slice(start, start + self.batch_size)
+
+
+def check_batches(x: Tensor, target: Tensor, batch_size: int) -> None:
+    """Raises `ValueError` where a data set cannot be cut into batches of a size."""
+    if len(x) != len(target):
+        raise ValueError(f"target must have as many rows as x ({len(x)}), got {len(target)}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+
+
+def count_batches(examples: int, batch_size: int, *, drop_last: bool) -> int:
+    """How many batches so many examples make, with the rest that does not fill one or without."""
+    return examples // batch_size if drop_last else -(-examples // batch_size)
 
 
 def fixed_shuffle(rows: int | Tensor, *, seed: int) -> Tensor:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchpfc.data.streams import check_batches, count_batches
 from torchpfc.training.seeding import random_stream
 
 
@@ -65,10 +66,7 @@ class Batches:
         drop_last: bool = False,
         share: tuple[int, int] = (0, 1),
     ) -> None:
-        if len(x) != len(target):
-            raise ValueError(f"target must have as many rows as x ({len(x)}), got {len(target)}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        check_batches(x, target, batch_size)
         if batch_size % share[1]:
             raise ValueError(f"batch_size must be a multiple of the {share[1]} processes, got {batch_size}")
         if share[1] > 1 and not drop_last:
@@ -83,8 +81,7 @@ class Batches:
         self.epoch = 0
 
     def __len__(self) -> int:
-        full, rest = divmod(self.rows.shape[-1], self.batch_size)
-        return full + (1 if rest and not self.drop_last else 0)
+        return count_batches(self.rows.shape[-1], self.batch_size, drop_last=self.drop_last)
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the order of an epoch."""
