@@ -146,7 +146,7 @@ def test_parts_can_be_sorted_and_looked_at(open_page, served):
     page.wait_for_selector("aside:not([hidden])")
     number = int(page.locator("aside h3").inner_text().removeprefix("Part "))
     detail = served.session.part(number)
-    assert f"{100 * detail.usage:.1f} % of the examples" in page.locator("aside").inner_text()
+    assert f"{100 * detail.column.usage:.1f} % of the examples" in page.locator("aside").inner_text()
     assert page.locator("aside .tile").count() == len(detail.top_examples)
     page.locator("aside .tile").first.click()
     page.wait_for_selector("#view-input[data-ready]")
@@ -280,7 +280,12 @@ def read(text):
 def look_around(page, served):
     """Numbers of every view, each with what the library says."""
     session = served.session
-    model, part, view, forget = session.model(), session.part(25), session.explain(example=0), session.preview([0])
+    model, part, view, forget = (
+        session.model(),
+        session.part(25).column,
+        session.explain(example=0),
+        session.preview([0]),
+    )
 
     def see(name, place):
         page.goto(f"{served.address}#{name}")
@@ -297,7 +302,8 @@ def look_around(page, served):
     yield [read(see("input/0", ".said .value"))], [view.y]
     accuracies = [stage.accuracy.overall for stage in session.time().stages]
     yield [[x / 100 for x in read(see("time", ".matrix td.wins"))]], [accuracies]
-    seen = [forget.share, forget.num_columns, model.num_parts, forget.before.overall, forget.after.overall]
+    gone = [forget.report.share, forget.report.num_columns, model.num_parts]
+    seen = [*gone, forget.before.overall, forget.after.overall]
     yield read(see("forget/0", ".preview .facts"))[:5], seen
 
 

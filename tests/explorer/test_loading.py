@@ -140,7 +140,7 @@ def test_a_block_is_looked_at_with_the_images_that_it_was_trained_on(windowed):
     assert not time.exact
     assert time.stages[-1].accuracy == model.accuracy
     preview = session.preview([5])
-    assert preview.others_affected
+    assert preview.report.others_affected
     assert session.forget([5]) == preview
     assert session.explain(example=0).recognition > 0
 

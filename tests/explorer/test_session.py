@@ -6,7 +6,7 @@ import torch
 
 from torchpfc.explorer.loading import Loaded
 from torchpfc.explorer.session import Session
-from torchpfc.explorer.views import SHOWN_TERMS, stages_of, writers
+from torchpfc.explorer.views import SHOWN_TERMS, stages_of
 from torchpfc.interpret import counterfactual, describe_columns
 from torchpfc.unlearning import fingerprint
 
@@ -39,16 +39,11 @@ def test_parts_are_described_as_the_library_describes_them(session, loaded):
         assert view.mean_amount == pytest.approx(column.mean_amount, abs=1e-6)
         assert view.first_step == column.first_step
     detail, column = session.part(17), report.columns[17]
-    assert detail.batches == list(column.batches)
-    assert detail.profile == pytest.approx(list(column.profile))
-    assert detail.label_shares == pytest.approx(list(column.label_shares), abs=1e-6)
+    assert detail.column.batches == column.batches
+    assert detail.column.profile == pytest.approx(column.profile)
+    assert detail.column.label_shares == pytest.approx(column.label_shares, abs=1e-6)
     assert [example.index for example in detail.top_examples][:5] == list(column.top_examples)
     assert detail.values == pytest.approx(subject.estimator.components_[17].tolist())
-
-
-def test_writers_are_those_of_the_ledger(loaded):
-    ledger = loaded.subject.ledger
-    assert writers(loaded.subject) == [ledger.batches_of([c]) for c in range(loaded.subject.block.num_basis)]
 
 
 @pytest.mark.parametrize("example", [0, 7, 100])
@@ -147,11 +142,11 @@ def test_a_preview_is_what_forgetting_does_and_changes_nothing(session):
     assert done == preview
     after = session.model()
     assert after.accuracy == preview.after
-    assert after.sha256 == preview.sha256_after != before.sha256
+    assert after.sha256 == preview.report.sha256_after != before.sha256
     assert after.accuracy.per_class[3] == 0
     assert (after.version, after.forgotten, after.undo) == (1, [9, 10, 11], 1)
     assert {part.column for part in session.parts() if part.gone} == {
-        c for a, b in preview.columns for c in range(a, b)
+        c for a, b in preview.report.columns for c in range(a, b)
     }
 
 
@@ -167,8 +162,8 @@ def test_forgetting_is_that_of_the_library(session, loaded):
     estimator = copy.deepcopy(loaded.subject.estimator)
     report = estimator.forget([0, 5])
     view = session.forget([0, 5])
-    assert (view.num_columns, view.share, view.columns) == (report.num_columns, report.share, list(report.columns))
-    assert view.sha256_after == fingerprint(estimator.block_) == report.sha256_after
+    assert view.report == report
+    assert report.sha256_after == fingerprint(estimator.block_)
     x = loaded.examples.x[:4].numpy()
     assert session.explain(example=1).y == pytest.approx(estimator.decision_function(x)[1].tolist(), abs=1e-6)
 
@@ -223,7 +218,7 @@ def test_what_cannot_be_forgotten_is_refused(session, batches, problem):
         ({"example": 360}, r"example must be in \[0, 360\), got 360"),
         ({"values": [0.0] * 63}, "values must be 64 numbers, got 63"),
         ({"values": [-1.0] * 64}, "must not be negative"),
-        ({"example": 0, "factors": {180: 1.0}}, r"part must be in \[0, 180\), got 180"),
+        ({"example": 0, "factors": {180: 1.0}}, r"factors must name parts in \[0, 180\), got 180"),
     ],
 )
 def test_what_cannot_be_explained_is_refused(session, asked, problem):

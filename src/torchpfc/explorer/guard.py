@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -20,11 +16,11 @@ POLICY = (
 )
 
 HEADERS = {
-    b"content-security-policy": POLICY.encode(),
-    b"x-content-type-options": b"nosniff",
-    b"referrer-policy": b"no-referrer",
-    b"cross-origin-resource-policy": b"same-origin",
-    b"cache-control": b"no-store",
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
 }
 
 
@@ -42,7 +38,7 @@ class Guard:
         most_bytes: The largest body of a request.
     """
 
-    app: App
+    app: ASGIApp
     host: str
     most_bytes: int
 
@@ -52,32 +48,33 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        refusal = self._refusal(scope["method"], headers)
-        if refusal is not None:
-            await _answer(send, *refusal)
-            return
-        body = await self._read(receive)
+        refusal = self._refusal(scope["method"], Headers(scope=scope))
+        body = None if refusal else await self._read(receive)
         if body is None:
-            await _answer(send, 413, f"the body must have at most {self.most_bytes} bytes")
-            return
-        await self.app(scope, _replay(body, receive), _with_headers(send))
+            status, problem = refusal or (413, self._too_large)
+            await JSONResponse({"problem": problem}, status)(scope, receive, _with_headers(send))
+        else:
+            await self.app(scope, _replay(body, receive), _with_headers(send))
 
-    def _refusal(self, method: str, headers: dict[bytes, str]) -> tuple[int, str] | None:
-        host = headers.get(b"host", "")
+    @property
+    def _too_large(self) -> str:
+        return f"the body must have at most {self.most_bytes} bytes"
+
+    def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
+        host = headers.get("host", "")
         if not is_own_name(host, self.host):
             return 400, "the header Host must name this machine"
-        origin = headers.get(b"origin")
+        origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             return 403, "the header Origin must be that of the page"
         if method not in ("GET", "HEAD", "POST"):
             return 405, "the method must be GET, HEAD or POST"
-        kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if method == "POST" and kind != "application/json":
             return 415, "the body must be application/json"
-        length = headers.get(b"content-length", "0")
+        length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length[:20]) > self.most_bytes:
-            return 413, f"the body must have at most {self.most_bytes} bytes"
+            return 413, self._too_large
         return None
 
     async def _read(self, receive: Receive) -> bytes | None:
@@ -142,14 +139,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 def _with_headers(send: Send) -> Send:
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], *HEADERS.items()]}
+            MutableHeaders(scope=message).update(HEADERS)
         await send(message)
 
     return sent
-
-
-async def _answer(send: Send, status: int, problem: str) -> None:
-    body = b'{"problem":"%s"}' % problem.encode()
-    kind = (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())
-    await _with_headers(send)({"type": "http.response.start", "status": status, "headers": list(kind)})
-    await send({"type": "http.response.body", "body": body})

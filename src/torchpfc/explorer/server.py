@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from torchpfc.explorer.asking import ExplainAsked, ForgetAsked
-from torchpfc.explorer.guard import App, Guard
+from torchpfc.explorer.guard import Guard
 from torchpfc.explorer.session import Session
 
 MOST_BYTES = 256 * 1024
@@ -35,7 +36,7 @@ STATIC = {
 Index = Annotated[int, Path(ge=0, le=2**31)]
 
 
-def create_app(session: Session, *, host: str = "127.0.0.1") -> App:
+def create_app(session: Session, *, host: str = "127.0.0.1") -> Guard:
     """Makes the application that answers for a session.
 
     Args:
@@ -53,17 +54,11 @@ def create_app(session: Session, *, host: str = "127.0.0.1") -> App:
 def _add_page(app: FastAPI) -> None:
     folder = files("torchpfc.explorer") / "static"
     for address, (name, kind) in STATIC.items():
-        content = (folder / name).read_bytes()
-
-        def give(content: bytes = content, kind: str = kind) -> Response:
-            return Response(content, media_type=kind)
-
-        app.add_api_route(address, _without_arguments(give), methods=["GET"], response_model=None)
+        app.add_api_route(address, _giver((folder / name).read_bytes(), kind), methods=["GET"], response_model=None)
 
 
-def _without_arguments(give: Any) -> Any:
-    """Hides the defaults of a function from the framework, which would read them from the query."""
-    return lambda: give()
+def _giver(content: bytes, kind: str) -> Callable[[], Response]:
+    return lambda: Response(content, media_type=kind)
 
 
 def _add_views(app: FastAPI, session: Session) -> None:
@@ -77,7 +72,7 @@ def _add_views(app: FastAPI, session: Session) -> None:
 
     @app.get("/api/parts/{number}", response_model=None)
     def part(number: Index) -> Response:
-        return JSONResponse(asdict(session.part(number)))
+        return JSONResponse(session.part(number).to_dict())
 
     @app.get("/api/examples", response_model=None)
     def examples(
@@ -107,11 +102,11 @@ def _add_views(app: FastAPI, session: Session) -> None:
 def _add_changes(app: FastAPI, session: Session) -> None:
     @app.post("/api/forget/preview", response_model=None)
     def preview(asked: ForgetAsked) -> Response:
-        return JSONResponse(asdict(session.preview(asked.batches)))
+        return JSONResponse(session.preview(asked.batches).to_dict())
 
     @app.post("/api/forget", response_model=None)
     def forget(asked: ForgetAsked) -> Response:
-        return JSONResponse(asdict(session.forget(asked.batches)))
+        return JSONResponse(session.forget(asked.batches).to_dict())
 
     @app.post("/api/undo", response_model=None)
     def undo() -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -23,17 +23,15 @@ from torchpfc.explorer.views import (
     PartView,
     TimeView,
     explanation_view,
-    forget_view,
     numbers,
     thumbnail,
 )
-from torchpfc.unlearning import ForgetReport
 
 MOST_UNDO = 20
 """How many changes can be taken back."""
 
 
-Tried = tuple[Snapshot, ForgetView, ForgetReport]
+Tried = tuple[Snapshot, ForgetView]
 """A copy of a model that has forgotten something, and what that did."""
 
 
@@ -50,7 +48,7 @@ class Session:
         >>> session = Session(ready_model())
         >>> session.model().num_parts
         180
-        >>> session.forget([9, 10, 11]).num_columns  # the batches of class 3
+        >>> session.forget([9, 10, 11]).report.num_columns  # the batches of class 3
         18
         >>> session.undo().forgotten
         []
@@ -61,7 +59,7 @@ class Session:
         self._now = Snapshot(loaded.subject, loaded.examples)
         self._past: list[tuple[Snapshot, list[int]]] = []
         self._forgotten: list[int] = []
-        self._reports: list[tuple[ForgetReport, ForgetView]] = []
+        self._reports: list[ForgetView] = []
         self._version = 0
         self._tried: tuple[tuple[int, tuple[int, ...]], Tried] | None = None
         self._lock = threading.RLock()  # requests come in threads, and torch modules are not made for that
@@ -113,20 +111,11 @@ class Session:
             now = self._now
             if not 0 <= number < now.subject.block.num_basis:
                 raise KeyError(f"part must be in [0, {now.subject.block.num_basis}), got {number}")
-            column, ids, values = now.columns.columns[number], now.writers[number], now.parts[number]
-            return PartDetail(
-                column=number,
-                values=numbers(values),
-                usage=column.usage,
-                mean_amount=column.mean_amount,
-                profile=list(column.profile) if now.subject.outputs else [],
-                label_shares=list(column.label_shares),
-                top_examples=[self._example(i, float(now.codes[0][i, number])) for i in column.top_examples],
-                batches=ids,
-                first_step=now.subject.ledger.first_step(ids),
-                dead=column.dead,
-                gone=not bool(values.any()),
-            )
+            column, values = now.columns.columns[number], now.parts[number]
+            if not now.subject.outputs:  # the block of an estimator without outputs still has one, which says nothing
+                column = replace(column, profile=())
+            top = [self._example(i, float(now.codes[0][i, number])) for i in column.top_examples]
+            return PartDetail(column, numbers(values), top, gone=not bool(values.any()))
 
     def list_examples(
         self, offset: int, limit: int, *, label: int | None = None, wrong: bool = False
@@ -169,9 +158,6 @@ class Session:
             subject = self._now.subject
             x = self._input(example, values)
             factors = dict(factors or {})
-            for part in factors:
-                if not 0 <= part < subject.block.num_basis:
-                    raise ValueError(f"part must be in [0, {subject.block.num_basis}), got {part}")
             before = subject.explain(x)
             now = before
             if factors:
@@ -211,10 +197,10 @@ class Session:
             batches: Their numbers.
         """
         with self._lock:
-            copied, view, report = self._forgotten_copy(batches)
+            copied, view = self._forgotten_copy(batches)
             self._past = [*self._past, (self._now, self._forgotten)][-MOST_UNDO:]
-            self._now, self._forgotten = copied, sorted({*self._forgotten, *view.batches})
-            self._reports.append((report, view))
+            self._now, self._forgotten = copied, sorted({*self._forgotten, *view.report.batches})
+            self._reports.append(view)
             self._version += 1
             return view
 
@@ -239,8 +225,8 @@ class Session:
                 "examples": self.examples.source,
                 "num_examples": len(self.examples),
                 "changes": [
-                    {**report.to_dict(), "accuracy": {"before": asdict(view.before), "after": asdict(view.after)}}
-                    for report, view in self._reports
+                    {**view.report.to_dict(), "accuracy": {"before": asdict(view.before), "after": asdict(view.after)}}
+                    for view in self._reports
                 ],
             }
 
@@ -258,7 +244,7 @@ class Session:
         report = copied.subject.forget(list(batches))
         if not report.num_columns:
             raise ValueError("batches must have written columns that are still there, got none")
-        return copied, forget_view(report, self._now.accuracy, copied.accuracy), report
+        return copied, ForgetView(report, self._now.accuracy, copied.accuracy)
 
     def _input(self, example: int | None, values: Sequence[float] | None) -> Tensor:
         if (example is None) == (values is None):

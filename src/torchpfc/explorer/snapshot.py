@@ -22,7 +22,6 @@ from torchpfc.explorer.views import (
     measure,
     part_view,
     stages_of,
-    writers,
 )
 from torchpfc.interpret import ColumnReport, describe_columns
 from torchpfc.optim.ledger import merged
@@ -67,19 +66,14 @@ class Snapshot:
 
     @cached_property
     def columns(self) -> ColumnReport:
-        """Every column, described; without the ledger, which `writers` reads faster."""
-        return describe_columns(self.subject.block, self.codes[0], labels=self.examples.labels, top=TOP_EXAMPLES)
-
-    @cached_property
-    def writers(self) -> list[list[int]]:
-        """For every column the batches that could write it."""
-        return writers(self.subject)
+        """Every column, described."""
+        subject, labels = self.subject, self.examples.labels
+        return describe_columns(subject.block, self.codes[0], labels=labels, ledger=subject.ledger, top=TOP_EXAMPLES)
 
     @cached_property
     def atlas(self) -> list[PartView]:
         """All columns, in the order of their numbers."""
-        pairs = zip(self.columns.columns, self.parts, self.writers, strict=True)
-        return [part_view(column, values, self.subject.ledger.first_step(ids)) for column, values, ids in pairs]
+        return [part_view(column, values) for column, values in zip(self.columns.columns, self.parts, strict=True)]
 
     @cached_property
     def sha256(self) -> str:
@@ -96,7 +90,7 @@ class Snapshot:
         """The training, stage by stage."""
         stages, groups = [], stages_of(self.batches)
         last = {view.id: k for k, group in enumerate(groups) for view in group}
-        reached = [sorted({last[id] for id in ids}) for ids in self.writers]  # stages that wrote a column
+        reached = [sorted({last[id] for id in column.batches}) for column in self.columns.columns]  # by which stages
         for k, group in enumerate(groups):
             ids = [view.id for view in group]
             later = [column for column, found in enumerate(reached) if found and found[-1] > k]
@@ -117,9 +111,7 @@ class Snapshot:
     @torch.no_grad()
     def _accuracy_without(self, columns: Sequence[int]) -> Accuracy:
         """The accuracy of a model that lacks some columns."""
-        if self.accuracy.overall is None:
-            return self.accuracy
-        if not columns:
+        if self.accuracy.overall is None or not columns:
             return self.accuracy
         weight = self.subject.block.weight_x
         left = weight.any(0).index_fill_(0, torch.tensor(columns), False)  # columns that were forgotten are zero

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchpfc.explorer.subjects import Subject
-from torchpfc.interpret import Column, Explanation
+from torchpfc.interpret import Column, Explanation, Term
 from torchpfc.unlearning import ForgetReport
 
 SHOWN_TERMS = 12
@@ -101,27 +102,14 @@ class ExampleView:
 class PartDetail:
     """All that is known of a column."""
 
-    column: int
+    column: Column
     values: Numbers
-    usage: float
-    mean_amount: float
-    profile: list[float]
-    label_shares: list[float]
     top_examples: list[ExampleView]
-    batches: list[int]
-    first_step: int | None
-    dead: bool
     gone: bool
 
-
-@dataclass(frozen=True)
-class TermView:
-    """One summand."""
-
-    part: int
-    amount: float
-    share: float
-    contributions: list[float]
+    def to_dict(self) -> dict[str, Any]:
+        """All of it on one level, as plain values for JSON."""
+        return {**asdict(self), **asdict(self.column), "top_examples": [asdict(found) for found in self.top_examples]}
 
 
 @dataclass(frozen=True)
@@ -140,8 +128,8 @@ class ExplanationView:
     """What y is without any change of the amounts."""
     base: list[float]
     answer: int | None
-    terms: list[TermView]
-    others: TermView
+    terms: list[Term]
+    others: Term
     """All parts that are not shown, added up; `part` says how many they are."""
 
 
@@ -182,18 +170,13 @@ class TimeView:
 class ForgetView:
     """What forgetting batches does."""
 
-    batches: list[int]
-    unrecorded: list[int]
-    columns: list[tuple[int, int]]
-    num_columns: int
-    share: float
-    others_affected: list[int]
+    report: ForgetReport
     before: Accuracy
     after: Accuracy
-    guaranteed: list[str]
-    not_guaranteed: list[str]
-    sha256_before: str
-    sha256_after: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it on one level, as plain values for JSON."""
+        return {**self.report.to_dict(), "before": asdict(self.before), "after": asdict(self.after)}
 
 
 def numbers(values: Tensor) -> Numbers:
@@ -225,25 +208,16 @@ def measure(answers: Tensor, labels: Tensor | None, num_classes: int) -> Accurac
     return Accuracy(int(right.sum()) / len(right), per_class)
 
 
-def leading(profile: Sequence[float]) -> tuple[int | None, float]:
-    """The entry with the largest magnitude of a profile, and that magnitude; None for a profile of zeros."""
-    if not any(profile):
-        return None, 0.0
-    k = max(range(len(profile)), key=lambda i: abs(profile[i]))
-    return k, abs(profile[k])
-
-
-def part_view(column: Column, values: Tensor, first_step: int | None) -> PartView:
+def part_view(column: Column, values: Tensor) -> PartView:
     """A column in the atlas."""
-    output, share = leading(column.profile)
     return PartView(
         column=column.column,
         image=thumbnail(values),
         usage=column.usage,
         mean_amount=column.mean_amount,
-        output=output,
-        share=share,
-        first_step=first_step,
+        output=column.output,
+        share=0.0 if column.output is None else abs(column.profile[column.output]),
+        first_step=column.first_step,
         dead=column.dead,
         gone=not bool(values.any()),
     )
@@ -262,18 +236,17 @@ def explanation_view(
         label: Its class.
         p: The p-value of the recognition.
     """
-    shown = _largest(before)
-    shown += [part for part in changed if part not in shown]
-    if now is not before:  # parts that take the place of others
-        shown += [part for part in _largest(now) if part not in shown]
-    added, sizes = now.contributions[0].mT.tolist(), now.weight_x.norm(dim=0) * now.h[0]
+    terms = {term.part: term for term in now.terms()}
+    shown = list(dict.fromkeys([*_largest(before), *changed, *_largest(now)]))
+    nothing = (0.0,) * now.y.shape[1]
+    rest = now.scaled(dict.fromkeys(shown, 0.0))
     length = float(now.x.nan_to_num(nan=0.0).norm()) or 1.0
-    rest = torch.ones(now.h.shape[1], dtype=torch.bool)
-    rest[shown] = False
-    terms = [TermView(part, float(now.h[0, part]), float(sizes[part]) / length, added[part]) for part in shown]
-    count, amount = int((now.h[0] * rest).count_nonzero()), float((now.h[0] * rest).sum())
-    together = float((now.weight_x @ (now.h[0] * rest)).norm()) / length
-    others = TermView(count, amount, together, (now.weight_y @ (now.h[0] * rest)).tolist())
+    others = Term(
+        part=int(rest.h.count_nonzero()),
+        amount=float(rest.h.sum()),
+        contributions=tuple(rest.contributions[0].sum(1).tolist()),
+        share=float(rest.reconstruction.norm()) / length,
+    )
     return ExplanationView(
         example=example,
         label=label,
@@ -286,7 +259,7 @@ def explanation_view(
         before=before.y[0].tolist(),
         base=now.base.tolist(),
         answer=int(now.y[0].argmax()) if now.classes else None,
-        terms=terms,
+        terms=[terms.get(part, Term(part, 0.0, nothing, 0.0)) for part in shown],
         others=others,
     )
 
@@ -295,35 +268,6 @@ def _largest(explanation: Explanation) -> list[int]:
     """The parts with the largest share of the input."""
     terms = sorted(explanation.terms(), key=lambda term: (-term.share, term.part))
     return [term.part for term in terms[:SHOWN_TERMS]]
-
-
-def forget_view(report: ForgetReport, before: Accuracy, after: Accuracy) -> ForgetView:
-    """What forgetting did, with what became of the accuracy."""
-    return ForgetView(
-        batches=list(report.batches),
-        unrecorded=list(report.unrecorded),
-        columns=list(report.columns),
-        num_columns=report.num_columns,
-        share=report.share,
-        others_affected=list(report.others_affected),
-        before=before,
-        after=after,
-        guaranteed=list(report.guaranteed),
-        not_guaranteed=list(report.not_guaranteed),
-        sha256_before=report.sha256_before,
-        sha256_after=report.sha256_after,
-    )
-
-
-def writers(subject: Subject) -> list[list[int]]:
-    """For every column the batches that could write it, in ascending order."""
-    found: list[list[int]] = [[] for _ in range(subject.block.num_basis)]
-    for id in subject.ledger.batches:
-        for part in subject.ledger.columns_of([id]):
-            for column in part:
-                if column < len(found):  # a window may run past the last column
-                    found[column].append(id)
-    return found
 
 
 def batch_views(subject: Subject) -> list[BatchView]:

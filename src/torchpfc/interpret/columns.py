@@ -39,6 +39,11 @@ class Column:
     dead: bool
     """Whether it is zero, or no example contains it."""
 
+    @property
+    def output(self) -> int | None:
+        """The output that it adds to most; None where it adds to none."""
+        return max(range(len(self.profile)), key=lambda k: abs(self.profile[k])) if any(self.profile) else None
+
 
 @dataclass(frozen=True)
 class ColumnReport:
@@ -67,10 +72,9 @@ class ColumnReport:
     def __str__(self) -> str:
         lines = [("column", "usage", "mean amount", "largest output", "top examples", "batches")]
         for c in self.columns:
-            largest = max(range(len(c.profile)), key=lambda k: abs(c.profile[k]))
             batches = ", ".join(map(str, c.batches[:4])) + (", ..." if len(c.batches) > 4 else "")
             examples = ", ".join(map(str, c.top_examples))
-            output = f"{largest} ({c.profile[largest]:.0%})" if any(c.profile) else ""
+            output = "" if c.output is None else f"{c.output} ({c.profile[c.output]:.0%})"
             lines.append((str(c.column), f"{c.usage:.0%}", f"{c.mean_amount:.4f}", output, examples, batches))
         return f"{aligned(lines)}\nDead columns: {', '.join(map(str, self.dead)) or 'none'}."
 
@@ -113,8 +117,8 @@ def describe_columns(
         per_class = torch.nn.functional.one_hot(labels.long()).to(h.dtype).mT @ h  # (classes, r)
         shares = per_class / per_class.sum(0).clamp(min=torch.finfo(h.dtype).tiny)
     columns = []
-    for r in range(W_x.shape[1]):
-        batches = () if ledger is None else tuple(ledger.batches_of([r]))
+    writers = [[] for _ in range(W_x.shape[1])] if ledger is None else ledger.writers(W_x.shape[1])
+    for r, batches in enumerate(writers):
         columns.append(
             Column(
                 column=r,
@@ -123,7 +127,7 @@ def describe_columns(
                 profile=tuple(profile[:, r].tolist()),
                 label_shares=() if shares is None else tuple(shares[:, r].tolist()),
                 top_examples=tuple(i for i in order[:, r].tolist() if used[i, r]),
-                batches=batches,
+                batches=tuple(batches),
                 first_step=None if ledger is None else ledger.first_step(batches),
                 dead=not bool(used[:, r].any()),
             )

@@ -175,6 +175,19 @@ class Ledger:
         asked = as_ranges(columns)
         return [id for id in self.batches if any(_overlap(a, b) for a in self._columns[id] for b in asked)]
 
+    def writers(self, num_columns: int) -> list[list[int]]:
+        """For each of the first columns the batches that could write it, as `batches_of` says, but all at once.
+
+        Args:
+            num_columns: How many columns.
+        """
+        found: list[list[int]] = [[] for _ in range(num_columns)]
+        for id in self.batches:
+            for part in self._columns[id]:
+                for batches in found[part.start : part.stop]:
+                    batches.append(id)
+        return found
+
     def batches_with(self, rows: Iterable[int] | Tensor) -> list[int]:
         """The batches that hold any of these examples, in ascending order.
 
