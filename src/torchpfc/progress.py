@@ -102,17 +102,10 @@ class Ticking(Generic[T]):
 
 
 def _make_bar(total: float) -> Any:
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
-    columns = BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    bar = Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True))
+    columns = rich.BarColumn(), rich.TaskProgressColumn(), rich.TimeElapsedColumn(), rich.TimeRemainingColumn()
+    bar = rich.Progress(rich.TextColumn("{task.description}"), *columns, console=Console(stderr=True))
     bar.add_task("", total=total)
     return bar

@@ -6,8 +6,8 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -68,9 +68,7 @@ class AudioReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -150,9 +148,7 @@ class AudioWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._file.close()
         if kind is None:
             os.replace(self._unfinished, self._path)
@@ -252,30 +248,13 @@ class _AvSource:
     def blocks(self, size: int) -> Iterator[Tensor]:
         import av
 
-        resampler = av.AudioResampler(format="fltp")
-        waiting: list[Tensor] = []
-        count = 0
+        pieces = av.AudioResampler(format="fltp", frame_size=size)
         try:
-            for frame in self._container.decode(self._stream):
-                for part in resampler.resample(frame):
-                    waiting.append(torch.from_numpy(part.to_ndarray()))
-                    count += waiting[-1].shape[-1]
-                if count >= size:
-                    yield from _pieces(waiting, size, last=False)
-                    count = sum(piece.shape[-1] for piece in waiting)
-        except av.error.FFmpegError as error:
+            for frame in chain(self._container.decode(self._stream), [None]):  # None: what is left
+                for piece in pieces.resample(frame):
+                    yield torch.from_numpy(piece.to_ndarray())
+        except (av.error.FFmpegError, ValueError) as error:  # ValueError: it goes on at another rate
             raise DataError(f"{self._path} must be an audio file that can be read to its end ({error})") from None
-        yield from _pieces(waiting, size, last=True)
 
     def close(self) -> None:
         self._container.close()
-
-
-def _pieces(waiting: list[Tensor], size: int, *, last: bool) -> Iterator[Tensor]:
-    """Takes pieces of one size out of a list, and at the end what is left."""
-    if not waiting:
-        return
-    joined = torch.cat(waiting, dim=-1)
-    whole = joined.shape[-1] if last else joined.shape[-1] // size * size
-    waiting[:] = [joined[:, whole:]]
-    yield from (piece for piece in torch.split(joined[:, :whole], size, dim=-1) if piece.shape[-1])

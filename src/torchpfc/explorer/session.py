@@ -90,7 +90,6 @@ class Session:
                 labelled=examples.labels is not None,
                 accuracy=now.accuracy,
                 num_batches=len(subject.ledger.batches),
-                steps=subject.ledger.steps,
                 forgotten=list(self._forgotten),
                 undo=len(self._past),
                 sha256=now.sha256,

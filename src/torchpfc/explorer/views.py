@@ -59,7 +59,6 @@ class ModelView:
     labelled: bool
     accuracy: Accuracy
     num_batches: int
-    steps: int
     forgotten: list[int]
     """Batches that are forgotten now."""
     undo: int
@@ -78,8 +77,6 @@ class PartView:
     mean_amount: float
     output: int | None
     """The output that it adds to most."""
-    share: float
-    """How much of its say that output has."""
     first_step: int | None
     dead: bool
     gone: bool
@@ -109,7 +106,8 @@ class PartDetail:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it on one level, as plain values for JSON."""
-        return {**asdict(self), **asdict(self.column), "top_examples": [asdict(found) for found in self.top_examples]}
+        own = asdict(self)
+        return own.pop("column") | own
 
 
 @dataclass(frozen=True)
@@ -216,7 +214,6 @@ def part_view(column: Column, values: Tensor) -> PartView:
         usage=column.usage,
         mean_amount=column.mean_amount,
         output=column.output,
-        share=0.0 if column.output is None else abs(column.profile[column.output]),
         first_step=column.first_step,
         dead=column.dead,
         gone=not bool(values.any()),
