@@ -67,7 +67,7 @@ def everything(loaded):
 def test_an_estimator_brings_the_rows_that_it_held_out(wine):
     session = everything(load(wine))
     model = session.model()
-    assert (model.kind, model.name, model.shape, model.nonnegative) == ("PFCClassifier", "wine", None, False)
+    assert (model.kind, model.name, model.shape) == ("PFCClassifier", "wine", None)
     assert set(model.outputs) == {"red", "white", "rosé"}
     assert model.source == "rows that the model keeps"
     assert model.accuracy.overall > 0.8

@@ -58,8 +58,7 @@ class AudioReader:
         if not path.is_file():
             raise DataError(f"{path} must be an audio file, got {'a folder' if path.is_dir() else 'nothing there'}")
         self._path = path
-        opened = _open_sndfile(path) if not stream else None
-        self._source = opened if opened is not None else _AvSource(path, stream)
+        self._source = (None if stream else _open_sndfile(path)) or _AvSource(path, stream)
         self.rate, self.channels, self.length = self._source.rate, self._source.channels, self._source.length
         if self.length == 0:
             self.close()

@@ -31,10 +31,6 @@ MOST_UNDO = 20
 """How many changes can be taken back."""
 
 
-Tried = tuple[Snapshot, ForgetView]
-"""A copy of a model that has forgotten something, and what that did."""
-
-
 class Session:
     """A model that is being explored: everything the page can ask for.
 
@@ -61,7 +57,7 @@ class Session:
         self._forgotten: list[int] = []
         self._reports: list[ForgetView] = []
         self._version = 0
-        self._tried: tuple[tuple[int, tuple[int, ...]], Tried] | None = None
+        self._tried: dict[tuple[int, tuple[int, ...]], tuple[Snapshot, ForgetView]] = {}
         self._lock = threading.RLock()  # requests come in threads, and torch modules are not made for that
 
     @property
@@ -83,7 +79,6 @@ class Session:
                 features=examples.features,
                 outputs=subject.outputs,
                 classes=subject.classes,
-                nonnegative=subject.block.nonnegative,
                 brightest=float(examples.x.nan_to_num(nan=0.0).abs().max()),
                 num_examples=len(examples),
                 source=examples.source,
@@ -163,7 +158,7 @@ class Session:
                 now = subject.adapted(x, factors) if adapt and self.can_adapt else before.scaled(factors)
             label = None if example is None or self.examples.labels is None else int(self.examples.labels[example])
             p = subject.recognise(x)[0]
-            return explanation_view(now, before, factors, example=example, label=label, p=p)
+            return explanation_view(now, before, factors, label=label, p=p)
 
     @property
     def can_adapt(self) -> bool:
@@ -229,14 +224,14 @@ class Session:
                 ],
             }
 
-    def _forgotten_copy(self, batches: Sequence[int]) -> Tried:
+    def _forgotten_copy(self, batches: Sequence[int]) -> tuple[Snapshot, ForgetView]:
         """A copy that has forgotten; the one that was last made, where it was made of the same model."""
         asked = self._version, tuple(batches)
-        if self._tried is None or self._tried[0] != asked:
-            self._tried = asked, self._try(batches)
-        return self._tried[1]
+        if asked not in self._tried:
+            self._tried = {asked: self._try(batches)}
+        return self._tried[asked]
 
-    def _try(self, batches: Sequence[int]) -> Tried:
+    def _try(self, batches: Sequence[int]) -> tuple[Snapshot, ForgetView]:
         if known := sorted(set(batches).intersection(self._forgotten)):
             raise ValueError(f"batches must not be forgotten already, got {known[0]}")
         copied = Snapshot(self._now.subject.copy(), self.examples, self._now.known)

@@ -51,7 +51,6 @@ class ModelView:
     features: tuple[str, ...]
     outputs: tuple[str, ...]
     classes: bool
-    nonnegative: bool
     brightest: float
     """The largest number in the examples."""
     num_examples: int
@@ -106,15 +105,13 @@ class PartDetail:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it on one level, as plain values for JSON."""
-        own = asdict(self)
-        return own.pop("column") | own
+        return asdict(self.column) | {name: value for name, value in asdict(self).items() if name != "column"}
 
 
 @dataclass(frozen=True)
 class ExplanationView:
     """An input and a prediction as sums."""
 
-    example: int | None
     label: int | None
     input: Numbers
     reconstruction: list[float]
@@ -221,7 +218,7 @@ def part_view(column: Column, values: Tensor) -> PartView:
 
 
 def explanation_view(
-    now: Explanation, before: Explanation, changed: Iterable[int], *, example: int | None, label: int | None, p: float
+    now: Explanation, before: Explanation, changed: Iterable[int], *, label: int | None, p: float
 ) -> ExplanationView:
     """One explanation, with the parts of another in the same order, so that what changes can be followed.
 
@@ -229,8 +226,7 @@ def explanation_view(
         now: What the model says with the amounts as they are now.
         before: What it says without any change.
         changed: Parts whose amounts were changed.
-        example: The number of the example, if it is one.
-        label: Its class.
+        label: The class of the example, if it is one.
         p: The p-value of the recognition.
     """
     terms = {term.part: term for term in now.terms()}
@@ -245,7 +241,6 @@ def explanation_view(
         share=float(rest.reconstruction.norm()) / length,
     )
     return ExplanationView(
-        example=example,
         label=label,
         input=numbers(now.x[0]),
         reconstruction=now.reconstruction[0].tolist(),
