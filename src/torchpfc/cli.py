@@ -201,7 +201,7 @@ def build_parser() -> argparse.ArgumentParser:
 def _demo(args: argparse.Namespace) -> int:
     from torchpfc.demo import run_demo
 
-    print(f"Wrote {run_demo(args.out, seed=args.seed)}")
+    run_demo(args.out, seed=args.seed)
     return 0
 
 

@@ -18,7 +18,6 @@ from sklearn.datasets import load_digits
 
 from torchpfc.data import IMAGE_SETS, DataError, Images, cache_folder, images, load_images
 from torchpfc.data.formats import read_cifar10_pickled, read_idx
-from torchpfc.demo.digits import load_splits
 
 NUM_TRAIN, NUM_TEST = 5, 2  # of MNIST; a batch of CIFAR-10 has one image
 BATCHES = ["data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"]
@@ -150,11 +149,6 @@ def test_test_digits_have_every_class_in_its_share():
     assert len(digits.test) == 360
     share = digits.test.label.bincount() / (digits.train.label.bincount() + digits.test.label.bincount())
     assert ((share - 0.2).abs() < 0.005).all()
-
-
-def test_test_digits_are_those_of_the_demo():
-    ours, demo = load_images("digits").test, load_splits(0).test
-    assert sorted(map(tuple, ours.x.tolist())) == sorted(map(tuple, demo.x.tolist()))
 
 
 def test_digits_are_the_published_ones():

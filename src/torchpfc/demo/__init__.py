@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-import os
-import platform
+import shutil
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
-from torchpfc._version import __version__
 from torchpfc.checkpoint import write_atomically
-from torchpfc.demo.measure import STAGES, find_out
-from torchpfc.demo.page import Made, draw, summarise
-from torchpfc.demo.progress import Progress
-from torchpfc.demo.settings import CHOSEN, SMOKE
+from torchpfc.demo.measure import SMOKE, TRAININGS, find_out
+from torchpfc.demo.page import draw, summarise
+from torchpfc.paper.results import describe_hardware, describe_versions
+from torchpfc.progress import Progress
 
 __all__ = ["run_demo"]
 
 MAX_SEED = 2**32 - 1  # scikit-learn takes no larger one
-CPU_INFO = Path("/proc/cpuinfo")  # Linux only
+
+NEXT_STEPS = """
+What to do next
+  Look inside a model, draw a digit, try what it forgets:
+    {run}pip install "torchpfc[explorer]"
+    {run}torchpfc explore
+  Go through the library step by step: docs/quickstart.md
+  Use a table of your own, X with a row of numbers for each example and y with their classes:
+    from torchpfc.sklearn import PFCClassifier
+    model = PFCClassifier().fit(X, y)
+    print(model.explain(X[:1]))"""
 
 
 def run_demo(out: Path, *, seed: int = 0, smoke: bool = False) -> Path:
-    """Trains on handwritten digits, prints the accuracies and writes a page that shows what was learned.
+    """Trains on handwritten digits, writes a page that shows what was learned, and says what to do next.
 
     Args:
         out: The page to write, an HTML file; one that is there already is replaced.
@@ -43,29 +50,21 @@ def run_demo(out: Path, *, seed: int = 0, smoke: bool = False) -> Path:
         raise ValueError(f"out must name a file, got the folder {str(out)!r}")
     if not 0 <= seed <= MAX_SEED:
         raise ValueError(f"seed must be from 0 to {MAX_SEED}, got {seed}")
-    start = time.perf_counter()
-    with _one_thread(), Progress(STAGES) as progress:
-        found = find_out(SMOKE if smoke else CHOSEN, seed=seed, progress=progress)
-    versions = {"torchpfc": __version__, "torch": torch.__version__, "scikit-learn": version("scikit-learn")}
-    versions["Python"] = platform.python_version()
-    write_atomically(out, draw(found, Made(time.perf_counter() - start, versions, _machine())))
-    print(summarise(found))
-    return out
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Uses one thread meanwhile: matrices as small as here gain nothing from more, and lose where cores are busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    start, threads = time.perf_counter(), torch.get_num_threads()
+    torch.set_num_threads(1)  # matrices as small as here gain nothing from more, and lose where cores are busy
     try:
-        yield
+        with Progress(sum(training.seconds for training in TRAININGS.values()), lines=True) as progress:
+            found = find_out(SMOKE if smoke else TRAININGS, seed=seed, progress=progress)
     finally:
-        torch.set_num_threads(before)
-
-
-def _machine() -> str:
-    """The processor, by its name where the system tells it, and the number of its cores."""
-    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{[*names, platform.processor() or platform.machine()][0]} ({os.cpu_count()} cores)"
+        torch.set_num_threads(threads)
+    hardware = describe_hardware(torch.device("cpu"))
+    made = {
+        **describe_versions(),
+        "sklearn": version("scikit-learn"),
+        "seconds": f"{time.perf_counter() - start:.0f}",
+        "machine": f"{hardware['cpu']} ({hardware['cores']} cores)",
+    }
+    write_atomically(out, draw(found, made))
+    run = "" if shutil.which("torchpfc") else f"{sys.executable} -m "  # make demo activates no environment
+    print(summarise(found), f"Wrote {out}", NEXT_STEPS.format(run=run), sep="\n")
+    return out
