@@ -13,7 +13,7 @@ import torch
 from torchpfc.checkpoint import write_atomically
 from torchpfc.demo.measure import SMOKE, TRAININGS, find_out
 from torchpfc.demo.page import draw, summarise
-from torchpfc.paper.results import describe_hardware, describe_versions
+from torchpfc.machine import describe_hardware, describe_versions
 from torchpfc.progress import Progress
 
 __all__ = ["run_demo"]

@@ -16,10 +16,10 @@ from torch.optim import Optimizer
 from torchpfc.data.images import Images, load_images
 from torchpfc.data.streams import SPLIT_PAIRS, Stream, corrupt, fixed_shuffle
 from torchpfc.interpret import Explanation, explain
+from torchpfc.interpret.recognition import p_values
 from torchpfc.nn import MLP, PFCBlock, keep_nonnegative
 from torchpfc.optim import Ledger, RMSprop, RMSpropSLW, SlidingWindow
 from torchpfc.progress import Progress
-from torchpfc.sklearn.calibration import p_values
 from torchpfc.solvers import FISTA, Implicit
 from torchpfc.training import Batch, Batches, BestWeights, EarlyStopping, Evaluation, SquaredErrors, evaluate, fit
 from torchpfc.unlearning import Snapshots, forget, retrain_without
