@@ -39,7 +39,7 @@ def test_each_model_learns_as_it_would_with_an_optimizer_of_its_own(
     start = [torch.rand(3, 9, generator=seeded(i)) for i in range(len(places))]
     stacked = nn.Parameter(torch.stack(start))
     optimizer = StackedRMSpropSLW([stacked], lr=0.1, width=width, sweep_speed=speed, weight_decay=decay)
-    optimizer.move_to(places)
+    optimizer.reset_window(places)
     steps = gradients(7, stacked)
     for grad in steps:
         stacked.grad = grad.clone()
@@ -60,7 +60,7 @@ def test_blocks_of_a_stack_learn_as_they_would_alone_and_stay_non_negative() -> 
     stack = stack_models([make_block(seed) for seed in range(2)])
     optimizer = StackedRMSpropSLW(stack.parameters(), lr=0.05, width=3, sweep_speed=1, weight_decay=1e-3)
     keep_nonnegative(stack, optimizer)
-    optimizer.move_to([0.0, 2.0])
+    optimizer.reset_window([0.0, 2.0])
     x = torch.rand(6, 4, generator=seeded(3), dtype=torch.float64)
     for _ in range(3):
         optimizer.zero_grad()
@@ -96,7 +96,7 @@ def test_a_group_may_count_its_units_in_another_dimension() -> None:
     rows, columns = nn.Parameter(torch.ones(1, 4, 3)), nn.Parameter(torch.ones(1, 2, 4))
     groups: list[dict[str, Any]] = [{"params": [rows], "dim": -2}, {"params": [columns]}]
     optimizer = StackedRMSpropSLW(groups, width=2, sweep_speed=1)
-    optimizer.move_to(1.0)
+    optimizer.reset_window(1.0)
     (rows.sum() + columns.sum()).backward()
     optimizer.step()
     assert (rows != 1).any(-1).tolist() == (columns != 1).any(-2).tolist() == [[False, True, True, False]]
@@ -104,7 +104,7 @@ def test_a_group_may_count_its_units_in_another_dimension() -> None:
 
 def test_windows_that_would_leave_the_matrix_are_found_before() -> None:
     optimizer = StackedRMSpropSLW([nn.Parameter(torch.ones(2, 3, 10))], width=4, sweep_speed=0.5)
-    optimizer.move_to([0.0, 3.0])
+    optimizer.reset_window([0.0, 3.0])
     assert optimizer.columns_after(0.0, 1) == 4 and optimizer.columns_after(3.0, 7) == 10
     optimizer.check_room(7)
     with pytest.raises(ColumnsExhausted, match="9 steps of model 1 must end within 10 columns, got 11"):
@@ -117,7 +117,7 @@ def test_models_can_leave() -> None:
     stack(torch.rand(2, 4, dtype=torch.float64)).sum().backward()
     optimizer.step()
     select_models_(stack, torch.tensor([2]), optimizer)
-    optimizer.move_to([5.0])
+    optimizer.reset_window([5.0])
     before = stack.weight_x.detach().clone()
     optimizer.zero_grad()
     stack(torch.rand(2, 4, dtype=torch.float64)).sum().backward()

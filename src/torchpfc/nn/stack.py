@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from torchpfc.nn.block import PFCBlock, replace_data
 from torchpfc.optim.resize import resize_state
+from torchpfc.optim.stacked_slw import StackedRMSpropSLW
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -136,7 +137,7 @@ def select_models_(stack: nn.Module, members: Tensor, optimizer: Optimizer | Non
     Args:
         stack: What `stack_models` made.
         members: The indices of those to keep, in their new order.
-        optimizer: The optimizer of the stack, whose state is to follow.
+        optimizer: The optimizer of the stack, whose state and windows are to follow.
 
     Shape:
         - members: $(k)$
@@ -162,6 +163,8 @@ def select_models_(stack: nn.Module, members: Tensor, optimizer: Optimizer | Non
             if optimizer is not None:
                 resize_state(optimizer, parameter, parameter.shape, select)
             replace_data(parameter, select(parameter.data))
+        if isinstance(optimizer, StackedRMSpropSLW):
+            optimizer.select_(members)
         for module in stack.modules():
             for name, buffer in module.named_buffers(recurse=False):
                 setattr(module, name, select(buffer))

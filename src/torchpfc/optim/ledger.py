@@ -305,11 +305,11 @@ class Ledger:
                 f"the ledger must be told when columns are removed ({self._num_columns} before, now {num_columns}): "
                 "use ledger.columns_removed()"
             )
-        reached = range(num_columns)
+        reached: Ranges = (range(num_columns),)
         if isinstance(optimizer, WindowedOptimizer):
-            reached = reached[optimizer.window.columns.start : optimizer.window.columns.stop]
+            reached = merged(reached[0][w.columns.start : w.columns.stop] for w in optimizer.windows)
         self._num_columns = num_columns
-        self._write((reached,))
+        self._write(reached)
 
     def _write(self, reached: Ranges) -> None:
         """Enters a step of the current batch."""

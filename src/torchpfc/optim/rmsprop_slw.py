@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchpfc.optim.rmsprop import check_hyperparameters, learned_tensors, rmsprop_, settings
-from torchpfc.optim.windowed import WindowedOptimizer
+from torchpfc.optim.windowed import OneWindow
 
 
-class RMSpropSLW(WindowedOptimizer):
+class RMSpropSLW(OneWindow):
     r"""RMSprop that learns only the columns inside a window, which slides to the right step by step.
 
     With the window at position $r$ (0 at first), a step takes $a = \lfloor r \rfloor$ and
@@ -30,7 +30,7 @@ class RMSpropSLW(WindowedOptimizer):
         alpha: How much of the running average a step keeps.
         eps: Keeps the division finite.
         weight_decay: Share of each weight inside the window that a step takes away, whatever the learning rate.
-        grow: Called with the number of missing columns when they run out; see `WindowedOptimizer`.
+        grow: Called with the number of missing columns when they run out; see `OneWindow`.
 
     Example:
         >>> import torch
@@ -66,7 +66,7 @@ class RMSpropSLW(WindowedOptimizer):
         check_hyperparameters({**self.defaults, **param_group})
         super().add_param_group(param_group)
 
-    def _update(self, columns: slice) -> None:
+    def _update(self, window: tuple[int, int]) -> None:
         for group in self.param_groups:
-            inside = [[tensor[..., columns] for tensor in tensors] for tensors in learned_tensors(self, group)]
+            inside = [[tensor[..., slice(*window)] for tensor in tensors] for tensors in learned_tensors(self, group)]
             rmsprop_(*inside, **settings(group))

@@ -1,18 +1,18 @@
 """RMSprop with a sliding window for a stack of models, each with a window of its own."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer
+from torch.optim.optimizer import ParamsT
 
-from torchpfc.optim.rmsprop import check_hyperparameters, learned_tensors, settings
+from torchpfc.optim.rmsprop import check_hyperparameters, learned_tensors, rmsprop_, settings
 from torchpfc.optim.window import SlidingWindow
-from torchpfc.optim.windowed import ColumnsExhausted
+from torchpfc.optim.windowed import ColumnsExhausted, WindowedOptimizer
 
 
-class StackedRMSpropSLW(Optimizer):
+class StackedRMSpropSLW(WindowedOptimizer):
     r"""`RMSpropSLW` for a stack of models whose windows may be in different places.
 
     Every model learns as it would with an `RMSpropSLW` of its own, bit for bit. The windows are tensors and move on the
@@ -35,7 +35,7 @@ class StackedRMSpropSLW(Optimizer):
     Example:
         >>> weight = torch.nn.Parameter(torch.ones(2, 3, 6))
         >>> optimizer = StackedRMSpropSLW([weight], width=2, sweep_speed=1)
-        >>> optimizer.move_to([0, 3])
+        >>> optimizer.reset_window([0, 3])
         >>> weight.sum().backward()
         >>> optimizer.step()
         >>> (weight != 1).any(1).int().tolist()
@@ -44,10 +44,12 @@ class StackedRMSpropSLW(Optimizer):
         [1.0, 4.0]
     """
 
+    moves_on_device: ClassVar[bool] = True
+
     def __init__(
         self,
-        params: Any,
-        lr: float = 3e-4,
+        params: ParamsT,
+        lr: float | Tensor = 3e-4,
         *,
         width: int,
         sweep_speed: float,
@@ -55,18 +57,22 @@ class StackedRMSpropSLW(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        self._window = SlidingWindow(width, sweep_speed)
         defaults = {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "dim": -1}
-        super().__init__(params, defaults)
+        super().__init__(params, defaults, width=width, sweep_speed=sweep_speed)
         every = [p for group in self.param_groups for p in group["params"]]
-        first = every[0]
         if len({len(p) for p in every}) != 1:
             raise ValueError(f"params must be stacks of as many models, got {[tuple(p.shape) for p in every]}")
         # In double precision, as on the host: so both agree on where a window is, whatever the speed.
-        self._places = torch.zeros(len(first), dtype=torch.float64, device=first.device)
-        self.passed_by = torch.zeros(len(first), dtype=torch.bool, device=first.device)
-        """Models that the next steps leave alone, but for their windows; change it in place."""
-        self._changed = self._places.new_zeros(len(first), 2)  # the columns of the last step: from the first to the end
+        position, first, end = torch.zeros(3, len(every[0]), dtype=torch.float64, device=every[0].device)
+        self._share(position=position, window=(first, end), passed_by=torch.zeros_like(position, dtype=torch.bool))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        own = self.param_groups[0] if "param_groups" in self.__dict__ else None  # an optimizer that is loaded into
+        super().__setstate__(state)
+        if own is not None:  # a captured step goes on with the same memory
+            loaded = self.param_groups[0]
+            self._share(**{key: own[key] for key in ("position", "window", "passed_by")})
+            self._place(loaded["position"], loaded["window"])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; settings it does not give are the optimizer's."""
@@ -74,26 +80,44 @@ class StackedRMSpropSLW(Optimizer):
         super().add_param_group(param_group)
 
     @property
-    def positions(self) -> list[float]:
-        """Where the windows are. Asking waits for the device."""
-        found: list[float] = self._places.tolist()
+    def passed_by(self) -> Tensor:
+        """Models that the next steps leave alone, but for their windows; change it in place."""
+        found: Tensor = self.param_groups[0]["passed_by"]
         return found
 
-    def move_to(self, positions: Sequence[float] | float = 0.0) -> None:
-        """Puts the windows at positions, one for each model or one for all; by default back at the first column.
+    @property
+    def positions(self) -> list[float]:
+        """Where the windows are. Asking waits for the device."""
+        found: list[float] = self.param_groups[0]["position"].tolist()
+        return found
+
+    @property
+    def windows(self) -> list[SlidingWindow]:
+        """The window of the next step of each model. Asking waits for the device."""
+        return [self._window_at(position) for position in self.positions]
+
+    def reset_window(self, position: Sequence[float] | float = 0.0) -> None:
+        """Put the windows at positions, one for each model or one for all; by default back at the first column."""
+        count = len(self.passed_by)
+        positions = [position] * count if isinstance(position, int | float) else list(position)
+        if len(positions) != count:
+            raise ValueError(f"position must be a number or one for each of {count} models, got {len(positions)}")
+        places = [self._window_at(each).position for each in positions]
+        self._place(torch.tensor(places, dtype=torch.float64), self.param_groups[0]["window"])
+
+    def select_(self, members: Tensor) -> None:
+        """Goes on with the windows of some of the models, in their new order; their parameters have followed already.
 
         Args:
-            positions: Where. As many as there are models from now on, in the order of the stack.
+            members: The indices of those models.
+
+        Shape:
+            - members: $(k)$
         """
-        if isinstance(positions, int | float):
-            self._places.fill_(positions)
-            return
-        places = torch.tensor(list(positions), dtype=torch.float64, device=self._places.device)
-        if places.shape == self._places.shape:
-            self._places.copy_(places)  # a captured step goes on with the same memory
-        else:
-            self._places, self.passed_by = places, torch.zeros_like(places, dtype=torch.bool)
-            self._changed = places.new_zeros(len(places), 2)
+        group = self.param_groups[0]
+        first, end = (edge[members.to(edge.device)] for edge in group["window"])
+        chosen = {key: group[key][members.to(group[key].device)] for key in ("position", "passed_by")}
+        self._share(window=(first, end), **chosen)
 
     def columns_after(self, position: float, steps: int) -> int:
         """How many columns some steps of a window need that starts at a position.
@@ -102,7 +126,7 @@ class StackedRMSpropSLW(Optimizer):
             position: Where it starts.
             steps: How many, at least one.
         """
-        return self._window.reset(position).advance(steps - 1).columns.stop
+        return self._window_at(position).advance(steps - 1).columns.stop
 
     def check_room(self, steps: int) -> None:
         """Raises `ColumnsExhausted` where some window would leave the matrix.
@@ -110,30 +134,10 @@ class StackedRMSpropSLW(Optimizer):
         Args:
             steps: How many steps are to be taken.
         """
-        group = self.param_groups[0]
-        have = group["params"][0].shape[group["dim"]]
+        have = self.num_columns
         for model, position in enumerate(self.positions):
             if (need := self.columns_after(position, steps)) > have:
                 raise ColumnsExhausted(f"{steps} steps of model {model} must end within {have} columns, got {need}")
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Change the columns inside the windows, then move these; return what the closure returned, if there was one.
-
-        Args:
-            closure: Computes the loss anew.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        first, end = self._places.floor(), (self._places + self._window.width).floor()
-        self._changed.copy_(torch.stack([first, torch.where(self.passed_by, first, end)], dim=1))
-        for group in self.param_groups:
-            for p, grad, square_avg in zip(*learned_tensors(self, group), strict=True):
-                _rmsprop_inside_(p, grad, square_avg, self.inside(p, group["dim"]), **settings(group))
-        self._places += self._window.sweep_speed
-        return loss
 
     def inside(self, p: Tensor, dim: int = -1) -> Tensor:
         """Which columns of a parameter the last step could change, as a mask that broadcasts to it; none before it.
@@ -142,29 +146,42 @@ class StackedRMSpropSLW(Optimizer):
             p: The parameter.
             dim: The dimension that counts its columns.
         """
-        count = p.shape[dim]
-        column = torch.arange(count, device=p.device)
-        first, end = self._changed.unsqueeze(-1).unbind(1)  # (models, 1)
-        shape = [len(p)] + [1] * (p.ndim - 1)
-        shape[dim] = count
-        return ((column >= first) & (column < end)).view(shape)
+        return _inside(self.param_groups[0]["window"], p, dim)
+
+    def _window_at(self, position: float) -> SlidingWindow:
+        group = self.param_groups[0]
+        return SlidingWindow(group["width"], group["sweep_speed"], position)
+
+    def _next(self) -> tuple[Tensor, Tensor]:
+        group = self.param_groups[0]
+        first, end = group["position"].floor(), (group["position"] + group["width"]).floor()
+        return first, torch.where(group["passed_by"], first, end)
+
+    def _update(self, window: tuple[Tensor, Tensor]) -> None:
+        for group in self.param_groups:
+            params, grads, square_avgs = learned_tensors(self, group)
+            moved, squares = ([tensor.clone() for tensor in tensors] for tensors in (params, square_avgs))
+            rmsprop_(moved, grads, squares, **settings(group))
+            for p, new, square_avg, square in zip(params, moved, square_avgs, squares, strict=True):
+                inside = _inside(window, p, group["dim"])
+                torch.where(inside, new, p, out=p)
+                torch.where(inside, square, square_avg, out=square_avg)
+
+    def _place(self, position: Tensor | float, window: tuple[Tensor | float, Tensor | float]) -> None:
+        group = self.param_groups[0]
+        for own, new in zip((group["position"], *group["window"]), (position, *window), strict=True):
+            own.copy_(torch.as_tensor(new))
+
+    def _share(self, **places: Any) -> None:
+        for group in self.param_groups:
+            group.update(places)
 
 
-def _rmsprop_inside_(
-    p: Tensor,
-    grad: Tensor,
-    square_avg: Tensor,
-    inside: Tensor,
-    *,
-    lr: float,
-    alpha: float,
-    eps: float,
-    weight_decay: float,
-) -> None:
-    """`rmsprop_` where a mask is true: the same operations in the same order, so the same bits."""
-    squares = (square_avg * alpha).addcmul_(grad, grad, value=1 - alpha)
-    moved = p.addcdiv(grad, squares.sqrt().add_(eps), value=-lr)
-    if weight_decay:
-        moved.add_(moved, alpha=-weight_decay)
-    square_avg.copy_(torch.where(inside, squares, square_avg))
-    p.copy_(torch.where(inside, moved, p))
+def _inside(window: tuple[Tensor, Tensor], p: Tensor, dim: int) -> Tensor:
+    """Which columns of a parameter lie in the windows of their models, as a mask that broadcasts to it."""
+    count = p.shape[dim]
+    column = torch.arange(count, device=p.device)
+    first, end = (edge.unsqueeze(-1) for edge in window)  # (models, 1)
+    shape = [len(p)] + [1] * (p.ndim - 1)
+    shape[dim] = count
+    return ((column >= first) & (column < end)).view(shape)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,10 +29,125 @@ class WindowedOptimizer(Optimizer, ABC):
     Columns are the last dimension of every parameter, so all parameters need the same number of them. Outside the
     window neither weights nor optimizer state change by a single bit: state there is frozen, not decayed.
 
-    There is one window for all parameters. What it needs stands in each of `param_groups`, so that `state_dict` saves
-    it: `width`, `sweep_speed`, `position`, and `window`, the pair (a, b) of the last step, which could change columns a
-    to b - 1. The pair is empty (a = b) before the first step and after a `skip`, so code that runs after a step and
-    touches `p[..., a:b]` alone keeps to the window too.
+    There is one window for all parameters, or in a stack of models one for each model. What it needs stands in each of
+    `param_groups`, so that `state_dict` saves it: `width`, `sweep_speed`, `position`, and `window`, the pair (a, b) of
+    the last step, which could change columns a to b - 1. The pair is empty (a = b) before the first step and after a
+    `skip`, so code that runs after a step and touches `p[..., a:b]` alone keeps to the window too. In a stack the
+    position, a and b are tensors with an entry for each model.
+
+    Args:
+        params: Parameters or parameter groups.
+        defaults: Settings of the update rule.
+        width: Number of columns in the window.
+        sweep_speed: Columns that the window moves in one step.
+    """
+
+    moves_on_device: ClassVar[bool] = False
+    """Whether the window moves where the parameters are, so that a step can be captured in a CUDA graph."""
+
+    def __init__(self, params: ParamsT, defaults: dict[str, Any], *, width: int, sweep_speed: float) -> None:
+        placed = {"width": width, "sweep_speed": sweep_speed, "position": 0.0, "window": (0, 0)}
+        super().__init__(params, {**defaults, **placed})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:  # saved by an optimizer without a window: ours starts at the first column
+            for key in _WINDOW_KEYS:
+                group.setdefault(key, self.defaults[key])
+
+    @property
+    @abstractmethod
+    def windows(self) -> list[SlidingWindow]:
+        """The window of the next step of each model; of one model, a single one."""
+
+    @abstractmethod
+    def _next(self) -> tuple[Any, Any]:
+        """The pair (a, b) of the next step."""
+
+    @abstractmethod
+    def _update(self, window: tuple[Any, Any]) -> None:
+        """Apply the update rule to the columns of a pair (a, b), of every parameter that has a gradient."""
+
+    @abstractmethod
+    def _place(self, position: Any, window: tuple[Any, Any]) -> None:
+        """Put the window at a position, and say which columns the last step could change."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Change the columns inside the window, then move it; return what the closure returned, if there was one.
+
+        Raises:
+            ColumnsExhausted: The window reaches past the last column. Nothing has changed then. Windows that move on
+                the device pass the last column in silence.
+        """
+        window = self._next()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._update(window)
+        self._advance(window)
+        return loss
+
+    @torch.no_grad()
+    def skip(self) -> None:
+        """Move the window as a step would, and leave weights and state alone."""
+        start, _ = self._next()
+        self._advance((start, start))
+
+    def columns_removed(self, columns: Iterable[int]) -> None:
+        """Follow a removal of columns, so that the window stays on the columns it was on.
+
+        Call it once, after every parameter and its state have lost those columns.
+
+        Args:
+            columns: Indices that the columns had before.
+        """
+        removed = {int(column) for column in columns}
+        if min(removed, default=0) < 0:
+            raise ValueError(f"columns must be non-negative, got {min(removed)}")
+
+        def left_of(edge: Any) -> Any:
+            return sum(edge > column for column in removed)
+
+        group = self.param_groups[0]
+        position, (start, stop) = group["position"], group["window"]
+        self._place(position - left_of(position // 1), (start - left_of(start), stop - left_of(stop)))
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, which the window of the other groups also covers."""
+        shared = self.param_groups[0] if self.param_groups else self.defaults
+        for key in _WINDOW_KEYS:
+            value = shared[key]
+            given = param_group.setdefault(key, value)
+            if given is not value and given != value:
+                raise ValueError(f"{key} must be the same in every group ({value}), got {given}")
+        super().add_param_group(param_group)
+        try:
+            width, num_columns = SlidingWindow(param_group["width"], param_group["sweep_speed"]).width, self.num_columns
+            if width > num_columns:
+                raise ValueError(f"width must be at most the number of columns ({num_columns}), got {width}")
+        except (TypeError, ValueError):
+            self.param_groups.pop()
+            raise
+
+    @property
+    def num_columns(self) -> int:
+        """How many columns every parameter has."""
+        every = [(p, group.get("dim", -1)) for group in self.param_groups for p in group["params"]]
+        counts = {p.shape[dim] if p.ndim > 1 else None for p, dim in every}
+        if len(counts) != 1 or None in counts:
+            shapes = [tuple(p.shape) for p, _ in every]
+            raise ValueError(f"params must be matrices with the same number of columns, got shapes {shapes}")
+        return int(counts.pop())
+
+    def _advance(self, changed: tuple[Any, Any]) -> None:
+        group = self.param_groups[0]
+        self._place(group["position"] + group["sweep_speed"], changed)
+
+
+class OneWindow(WindowedOptimizer):
+    """An optimizer with one window, which moves on the host and may ask for more columns.
 
     Args:
         params: Parameters or parameter groups.
@@ -57,18 +172,7 @@ class WindowedOptimizer(Optimizer, ABC):
         grow: Callable[[int], None] | None = None,
     ) -> None:
         self.grow = grow
-        placed = {"width": width, "sweep_speed": sweep_speed, "position": 0.0, "window": (0, 0)}
-        super().__init__(params, {**defaults, **placed})
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        for group in self.param_groups:  # saved by an optimizer without a window: ours starts at the first column
-            for key in _WINDOW_KEYS:
-                group.setdefault(key, self.defaults[key])
-
-    @abstractmethod
-    def _update(self, columns: slice) -> None:
-        """Apply the update rule to these columns of every parameter that has a gradient."""
+        super().__init__(params, defaults, width=width, sweep_speed=sweep_speed)
 
     @property
     def window(self) -> SlidingWindow:
@@ -76,96 +180,37 @@ class WindowedOptimizer(Optimizer, ABC):
         group = self.param_groups[0]
         return SlidingWindow(group["width"], group["sweep_speed"], group["position"])
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Change the columns inside the window, then move it; return what the closure returned, if there was one.
-
-        Raises:
-            ColumnsExhausted: The window reaches past the last column. Nothing has changed then.
-        """
-        columns = self._columns()
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self._update(slice(columns.start, columns.stop))
-        self._move(self.window.advance(), changed=(columns.start, columns.stop))
-        return loss
-
-    def skip(self) -> None:
-        """Move the window as a step would, and leave weights and state alone."""
-        start = self._columns().start
-        self._move(self.window.advance(), changed=(start, start))
+    @property
+    def windows(self) -> list[SlidingWindow]:
+        """The window of the next step, as the only one."""
+        return [self.window]
 
     def reset_window(self, position: float = 0.0) -> None:
         """Put the window at a position, by default back at the first column."""
-        self._move(self.window.reset(position), changed=self.param_groups[0]["window"])
+        self._place(self.window.reset(position).position, self.param_groups[0]["window"])
 
-    def columns_removed(self, columns: Iterable[int]) -> None:
-        """Follow a removal of columns, so that the window stays on the columns it was on.
-
-        Call it once, after every parameter and its state have lost those columns.
-
-        Args:
-            columns: Indices that the columns had before.
-        """
-        removed = {int(column) for column in columns}
-        if min(removed, default=0) < 0:
-            raise ValueError(f"columns must be non-negative, got {min(removed)}")
-
-        def left_of(edge: int) -> int:
-            return sum(column < edge for column in removed)
-
-        window, (start, stop) = self.window, self.param_groups[0]["window"]
-        moved = window.reset(window.position - left_of(window.columns.start))
-        self._move(moved, changed=(start - left_of(start), stop - left_of(stop)))
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, which the window of the other groups also covers."""
-        shared = self.param_groups[0] if self.param_groups else self.defaults
-        for key in _WINDOW_KEYS:
-            value = shared[key]
-            if param_group.setdefault(key, value) != value:
-                raise ValueError(f"{key} must be the same in every group ({value}), got {param_group[key]}")
-        super().add_param_group(param_group)
-        try:
-            width, num_columns = self.window.width, self._num_columns()
-            if width > num_columns:
-                raise ValueError(f"width must be at most the number of columns ({num_columns}), got {width}")
-        except (TypeError, ValueError):
-            self.param_groups.pop()
-            raise
-
-    def _num_columns(self) -> int:
-        shapes: list[tuple[int, ...]] = [tuple(p.shape) for group in self.param_groups for p in group["params"]]
-        if any(len(shape) < 2 for shape in shapes) or len({shape[-1] for shape in shapes}) != 1:
-            raise ValueError(f"params must be matrices with the same number of columns, got shapes {shapes}")
-        return shapes[0][-1]
-
-    def _columns(self) -> range:
-        """The columns of the next step, which are known to be there."""
-        columns, num_columns = self.window.columns, self._num_columns()
+    def _next(self) -> tuple[int, int]:
+        columns, num_columns = self.window.columns, self.num_columns
         if columns.stop > num_columns:
             raise ColumnsExhausted(
                 f"the window must end at or before the last of {num_columns} columns, "
                 f"got columns {columns.start} to {columns.stop - 1}; start with more columns, sweep more slowly, "
                 "call reset_window(), or pass grow= to add columns on the way"
             )
-        return columns
+        return columns.start, columns.stop
 
-    def _move(self, window: SlidingWindow, changed: tuple[int, int]) -> None:
+    def _place(self, position: float, window: tuple[int, int]) -> None:
         for group in self.param_groups:
-            group["position"], group["window"] = window.position, changed
-        missing = window.columns.stop - self._num_columns()
+            group["position"], group["window"] = position, window
+        needed = self.window.columns.stop
+        missing = needed - self.num_columns
         if missing > 0 and self.grow is not None:
             self.grow(missing)
-            if (num_columns := self._num_columns()) < window.columns.stop:
-                raise ColumnsExhausted(
-                    f"grow({missing}) must leave at least {window.columns.stop} columns, got {num_columns}"
-                )
+            if (num_columns := self.num_columns) < needed:
+                raise ColumnsExhausted(f"grow({missing}) must leave at least {needed} columns, got {num_columns}")
 
 
-class Windowed(WindowedOptimizer):
+class Windowed(OneWindow):
     """Gives any PyTorch optimizer a sliding window, by letting it step on views of the window's columns.
 
     With a window over all columns it is the optimizer it wraps, bit for bit. It takes over parameter groups and state,
@@ -180,7 +225,7 @@ class Windowed(WindowedOptimizer):
             and RMSprop do, and must not be `fused`.
         width: Number of columns in the window.
         sweep_speed: Columns that the window moves in one step.
-        grow: Called with the number of missing columns when they run out; see `WindowedOptimizer`.
+        grow: Called with the number of missing columns when they run out; see `OneWindow`.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.zeros(1, 6))
@@ -212,7 +257,8 @@ class Windowed(WindowedOptimizer):
         super().__setstate__(state)
         self.optimizer.__setstate__({"state": self.state, "param_groups": self.param_groups})
 
-    def _update(self, columns: slice) -> None:
+    def _update(self, window: tuple[int, int]) -> None:
+        columns = slice(*window)
         groups = [(group, group["params"], parameters_with_gradient(group)) for group in self.param_groups]
         leaves = {p: _leaf(p, grad, columns) for _, _, pairs in groups for p, grad in pairs}
         views = {leaf: _views(self.state[p], p, columns) for p, leaf in leaves.items() if p in self.state}

@@ -247,7 +247,7 @@ class ImageRun(StackRun):
     def begin_phase(self) -> None:
         """Puts the windows where they were when models were at their best."""
         if isinstance(self.learner.optimizer, StackedRMSpropSLW):
-            self.learner.optimizer.move_to(self.best_positions)
+            self.learner.optimizer.reset_window(self.best_positions)
         if self.recipe.phases is not one_phase:
             for curves in self.history:
                 curves.setdefault("epochs_of_phase", []).append(0.0)
@@ -269,7 +269,7 @@ class ImageRun(StackRun):
             if is_better:
                 self.best_positions[i] = position
         if self.recipe.resets_window(self.config):
-            optimizer.move_to(0.0)
+            optimizer.reset_window(0.0)
 
     def without_room(self) -> Tensor:
         """Which models have a window that would leave the matrix within an epoch."""

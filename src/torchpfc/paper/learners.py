@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 
 from torchpfc.nn import NMFRNN, unstack_models
 from torchpfc.nn.stack import select_models_
-from torchpfc.optim.stacked_slw import StackedRMSpropSLW
 from torchpfc.training import EpochStats, Objective, Recorded, WarmCodes, fit, random_stream
 
 if TYPE_CHECKING:
@@ -183,10 +182,7 @@ class GradientLearner(Learner):
 
     def select_(self, members: Tensor) -> None:
         """Goes on with some of the models."""
-        places = self.optimizer.positions if isinstance(self.optimizer, StackedRMSpropSLW) else []
         select_models_(self.stack, members, self.optimizer)
-        if isinstance(self.optimizer, StackedRMSpropSLW):
-            self.optimizer.move_to([places[i] for i in members.tolist()])
         if self.codes is not None:
             self.codes.select_(members)
 
@@ -195,11 +191,10 @@ class GradientLearner(Learner):
         return unstack_models(self.stack)
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, what the optimizer remembers, where windows are, and codes."""
+        """Weights, what the optimizer remembers with its windows, and codes."""
         return {
             "model": self.stack.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "positions": self.optimizer.positions if isinstance(self.optimizer, StackedRMSpropSLW) else [],
             "codes": None if self.codes is None else self.codes.state_dict(),
         }
 
@@ -207,8 +202,6 @@ class GradientLearner(Learner):
         """Goes on from what was saved."""
         self.stack.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        if isinstance(self.optimizer, StackedRMSpropSLW):
-            self.optimizer.move_to(state["positions"])
         if self.codes is not None:
             self.codes.load_state_dict(state["codes"])
 

@@ -117,7 +117,7 @@ def fit(
         return loss.detach()
 
     step: Callable[[Batch], Tensor] = learn
-    windowed = isinstance(optimizer, WindowedOptimizer)
+    windowed = isinstance(optimizer, WindowedOptimizer) and not optimizer.moves_on_device
     if windowed and capture:
         raise ValueError("capture must be False with an optimizer whose window moves from step to step, got True")
     if (device.type == "cuda" and not windowed) if capture is None else capture:
