@@ -703,8 +703,8 @@ def test_codes_follow_a_block_that_grows() -> None:
     block.add_basis(2)
     held = codes.state_dict()[""].clone()
     with codes.used(torch.tensor([1])):
-        assert block._warm_start is not None and torch.equal(block._warm_start[:, :3], first)
-        assert (block._warm_start[:, 3:] == block.solver.floor).all()
+        assert block.warm_start is not None and torch.equal(block.warm_start[:, :3], first)
+        assert (block.warm_start[:, 3:] == block.solver.floor).all()
         block.couple(torch.rand(1, 4))
     assert held.shape == (6, 3) and codes.state_dict()[""].shape == (6, 5)
 

@@ -10,6 +10,8 @@ from torchpfc.nmf.matrix import Matrix
 from torchpfc.nmf.normalization import Normalization
 from torchpfc.nmf.updates import HALS, UpdateRule
 from torchpfc.progress import Progress
+from torchpfc.solvers.checks import check_at_least_one, check_nonnegative
+from torchpfc.solvers.problem import check_mask
 
 
 @torch.no_grad()
@@ -131,15 +133,12 @@ def _check_types(V: object, mask: object, rule: object, normalization: object, i
 
 
 def _check_numbers(num_basis: int, l1: float, max_iter: int, tol: float, restarts: int, batch_size: int | None) -> None:
-    counts = {"num_basis": num_basis, "max_iter": max_iter, "restarts": restarts}
-    for name, count in counts.items() if batch_size is None else {**counts, "batch_size": batch_size}.items():
-        if not isinstance(count, int):
+    counts = {"num_basis": num_basis, "max_iter": max_iter, "restarts": restarts, "batch_size": batch_size}
+    for name, count in counts.items():
+        if not (isinstance(count, int) or (count is None and name == "batch_size")):
             raise TypeError(f"{name} must be an int, got {count!r}")
-        if count < 1:
-            raise ValueError(f"{name} must be at least 1, got {count}")
-    for name, value in (("l1", l1), ("tol", tol)):
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"{name} must be non-negative and finite, got {value}")
+    check_at_least_one(**counts)
+    check_nonnegative(l1=l1, tol=tol)
 
 
 def _check_data(V: Tensor, mask: Tensor | None, nonnegative: bool) -> None:
@@ -147,14 +146,7 @@ def _check_data(V: Tensor, mask: Tensor | None, nonnegative: bool) -> None:
     if V.ndim != 2 or V.numel() == 0:
         raise ValueError(f"V must be a matrix (n, m) with at least one row and one column, got shape {tuple(V.shape)}")
     if mask is not None:
-        try:
-            mask = mask.expand(V.shape)
-        except RuntimeError:
-            raise ValueError(
-                f"mask must broadcast to the shape of V {tuple(V.shape)}, got {tuple(mask.shape)}"
-            ) from None
-        if mask.device != V.device:
-            raise ValueError(f"mask must be on the device of V ({V.device}), got {mask.device}")
+        check_mask(mask, V, of="V")
         V = V.where(mask, 0.0)
     lowest, highest = (float(value) for value in V.aminmax())
     if not (abs(lowest) < float("inf") and abs(highest) < float("inf")):  # also where one of them is NaN

@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from torchpfc.solvers.checks import check_at_least_one, check_nonnegative
 from torchpfc.solvers.descent import COLD_ITERATIONS, cold_start
 
 # Rows that `HALS` updates one after the other before a product with all rows; measured on CPUs for 20 to 200 parts.
@@ -72,8 +73,7 @@ class UpdateRule(ABC):
     """Whether the rule can update a factor without a sign."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.floor < math.inf:
-            raise ValueError(f"floor must be non-negative and finite, got {self.floor}")
+        check_nonnegative(floor=self.floor)
 
     @abstractmethod
     def update_(self, F: Tensor, problem: HalfProblem) -> None:
@@ -106,8 +106,7 @@ class HALS(UpdateRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sweeps is not None and self.sweeps < 1:
-            raise ValueError(f"sweeps must be at least 1, got {self.sweeps}")
+        check_at_least_one(sweeps=self.sweeps)
 
     def update_(self, F: Tensor, problem: HalfProblem) -> None:
         """Goes through the rows of F, `sweeps` times."""
@@ -171,8 +170,7 @@ class GradientUpdates(UpdateRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        check_at_least_one(steps=self.steps)
         if not 0 < self.rate < 2:
             raise ValueError(f"rate must be greater than 0 and less than 2, got {self.rate}")
 
@@ -217,8 +215,7 @@ class LeeSeung(UpdateRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        check_at_least_one(steps=self.steps)
         if not 0 < self.eps < math.inf:
             raise ValueError(f"eps must be positive and finite, got {self.eps}")
         if not 0 < self.rate <= 1:

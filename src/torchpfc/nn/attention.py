@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchpfc.solvers import FISTA, Adjoint, NonnegativeLeastSquares, Solver, solve
+from torchpfc.solvers.checks import check_at_least_one
 
 ATTENTION_STEPS = 50
 """Steps of the default solver. A head has few dimensions, so codes settle sooner than those of images."""
@@ -150,9 +151,7 @@ class FactorizedAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, size in (("embed_dim", embed_dim), ("num_heads", num_heads)):
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+        check_at_least_one(embed_dim=embed_dim, num_heads=num_heads)
         if embed_dim % num_heads:
             raise ValueError(f"embed_dim must be a multiple of num_heads ({num_heads}), got {embed_dim}")
         self.embed_dim = embed_dim

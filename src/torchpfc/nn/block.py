@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchpfc.nn.completion import Completion, complete
+from torchpfc.nn.matching import match_weight
 from torchpfc.optim.resize import resize_state
 from torchpfc.optim.windowed import WindowedOptimizer
 from torchpfc.solvers import (
@@ -25,6 +26,7 @@ from torchpfc.solvers import (
     largest_eigenvalue,
     solve,
 )
+from torchpfc.solvers.checks import check_at_least_one
 from torchpfc.solvers.descent import COLD_ITERATIONS, cold_start
 
 INIT_RANGE = (0.0, 1e-2)
@@ -106,9 +108,7 @@ class PFCBlock(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, size in (("in_features", in_features), ("out_features", out_features), ("num_basis", num_basis)):
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+        check_at_least_one(in_features=in_features, out_features=out_features, num_basis=num_basis)
         low, high = init_range
         if not low < high:
             raise ValueError(f"init_range must be (low, high) with low < high, got {init_range}")
@@ -128,9 +128,9 @@ class PFCBlock(nn.Module):
         # training.
         self.register_buffer("power_vector", torch.empty(num_basis, **empty))
         self._settled: _Settled | None = None
-        self._watchers: list[Callable[[Coupling], None]] = []
-        self._warm_start: Tensor | None = None
-        self._resizable = True  # not where the input has as many entries as there are parts, as inside an RNN
+        self.watchers: list[Callable[[Coupling], None]] = []  # shown every coupling
+        self.warm_start: Tensor | None = None  # where solves start that are given no other start
+        self.resizable = True  # not where the input has as many entries as there are parts, as inside an RNN
         self.reset_parameters(generator)
 
     @classmethod
@@ -236,20 +236,15 @@ class PFCBlock(nn.Module):
         """
         if not x.ndim or x.shape[-1] != self.in_features:
             raise ValueError(f"x must have shape (..., {self.in_features}), got {tuple(x.shape)}")
-        if x.device != self.weight_x.device:
-            raise ValueError(f"x must be on the device of the weights ({self.weight_x.device}), got {x.device}")
-        if torch.is_autocast_enabled(x.device.type):
-            x = x.to(self.weight_x.dtype)  # what comes out of a layer in half precision is solved in full
-        if x.dtype != self.weight_x.dtype:
-            raise TypeError(f"x must have the dtype of the weights ({self.weight_x.dtype}), got {x.dtype}")
+        x = match_weight(x, self.weight_x)
         problem = NonnegativeLeastSquares(x, self.weight_x, l1=self.l1)
-        lipschitz = self._lipschitz()
+        lipschitz = self.lipschitz()
         if warm_start is None:
-            warm_start = self._warm_start
+            warm_start = self.warm_start
         h = solve(problem, self.solver, adjoint=self.adjoint, warm_start=warm_start, lipschitz=lipschitz).h
         reconstruction = h @ self.weight_x.mT
         coupling = Coupling(y=h @ self.weight_y.mT, x=reconstruction, h=h, target=x.expand_as(reconstruction))
-        for watch in self._watchers:
+        for watch in self.watchers:
             watch(coupling)
         return coupling
 
@@ -286,8 +281,7 @@ class PFCBlock(nn.Module):
             optimizer: The optimizer of the weights, whose state is to grow with them.
             generator: Source of the new weights.
         """
-        if count < 1:
-            raise ValueError(f"count must be at least 1, got {count}")
+        check_at_least_one(count=count)
 
         def widen(weight: Tensor) -> Tensor:
             fresh = weight.new_empty((*weight.shape[:-1], count))
@@ -317,8 +311,10 @@ class PFCBlock(nn.Module):
 
         self._resize(select, optimizer, select)
         # One window covers the columns of all blocks: it follows once the last of them has lost these columns.
-        if isinstance(optimizer, WindowedOptimizer) and _column_counts(optimizer) == {self.num_basis}:
-            optimizer.columns_removed(removed)
+        if isinstance(optimizer, WindowedOptimizer):
+            counts = {p.shape[-1] for group in optimizer.param_groups for p in group["params"]}
+            if counts == {self.num_basis}:
+                optimizer.columns_removed(removed)
 
     def extra_repr(self) -> str:
         """The sizes and settings shown when a block is printed."""
@@ -329,7 +325,7 @@ class PFCBlock(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # Neither what is cached for this block's memory nor who watches or warms this block belongs to a copy.
-        return {**self.__dict__, "_settled": None, "_watchers": [], "_warm_start": None}
+        return {**self.__dict__, "_settled": None, "watchers": [], "warm_start": None}
 
     def draw_(self, weight: Tensor, generator: torch.Generator | None = None) -> None:
         """Fills columns of a weight with what a new block starts from.
@@ -348,7 +344,7 @@ class PFCBlock(nn.Module):
         optimizer: Optimizer | None,
         change_state: Callable[[Tensor], Tensor],
     ) -> None:
-        if not self._resizable:
+        if not self.resizable:
             raise RuntimeError(
                 "add_basis and remove_basis need a block outside of an RNN, got one whose parts are also its state; "
                 "make a new network of the size you need"
@@ -361,7 +357,7 @@ class PFCBlock(nn.Module):
             self.power_vector = self.power_vector.new_empty((*self.weight_x.shape[:-2], self.num_basis))
         self.reset_step_size()
 
-    def _lipschitz(self) -> Tensor:
+    def lipschitz(self) -> Tensor:
         """A bound on the largest eigenvalue of W_x^T W_x."""
         # Random signs bring the two largest eigenvalues close together, and the estimate from below converges slowly.
         margin = 1.02 if self.nonnegative else 1.05
@@ -407,7 +403,3 @@ def replace_data(parameter: nn.Parameter, data: Tensor) -> None:
 
 def _settling_iterations(block: PFCBlock) -> int:
     return COLD_ITERATIONS if block.nonnegative else 100
-
-
-def _column_counts(optimizer: Optimizer) -> set[int]:
-    return {p.shape[-1] for group in optimizer.param_groups for p in group["params"]}

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from torchpfc.nn.matching import match_weight
 from torchpfc.solvers import Adjoint, NonnegativeLeastSquares, Solver, solve
+from torchpfc.solvers.problem import check_mask
 
 if TYPE_CHECKING:
     from torchpfc.nn.block import PFCBlock
@@ -155,26 +157,7 @@ def _checked(name: str, given: Tensor | None, mask: Tensor | None, weight: Tenso
     if given.ndim < (2 if stacked else 1) or given.shape[-1] != weight.shape[-2]:
         rows = "..., n" if stacked else "..."
         raise ValueError(f"{name} must have shape ({rows}, {weight.shape[-2]}), got {tuple(given.shape)}")
-    if given.device != weight.device:
-        raise ValueError(f"{name} must be on the device of the weights ({weight.device}), got {given.device}")
-    if torch.is_autocast_enabled(given.device.type):
-        given = given.to(weight.dtype)  # what comes out of a layer in half precision is solved in full
-    if given.dtype != weight.dtype:
-        raise TypeError(f"{name} must have the dtype of the weights ({weight.dtype}), got {given.dtype}")
+    given = match_weight(given, weight, name)
     if mask is not None:
-        _check_mask(name, given, mask)
+        check_mask(mask, given, name=f"mask_{name}", of=name)
     return given
-
-
-def _check_mask(name: str, given: Tensor, mask: Tensor) -> None:
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask_{name} must be boolean (True where {name} is observed), got {mask.dtype}")
-    if mask.device != given.device:
-        raise ValueError(f"mask_{name} must be on the device of {name} ({given.device}), got {mask.device}")
-    try:
-        mask.expand(given.shape)
-    except RuntimeError:
-        shape = tuple(given.shape)
-        raise ValueError(
-            f"mask_{name} must broadcast to the shape of {name} {shape}, got {tuple(mask.shape)}"
-        ) from None

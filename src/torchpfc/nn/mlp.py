@@ -48,12 +48,17 @@ class MLP(nn.Module):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draws new weights and biases from PyTorch's default distribution for linear layers."""
         for layer in (self.hidden, self.output):
-            bound = 1 / math.sqrt(layer.in_features)
-            with torch.no_grad():
-                layer.weight.uniform_(-bound, bound, generator=generator)
-                layer.bias.uniform_(-bound, bound, generator=generator)
+            draw_linear_(layer, generator)
 
     def forward(self, x: Tensor) -> Tensor:
         """Predicts y."""
         y: Tensor = self.output(F.gelu(self.hidden(x)))
         return y
+
+
+@torch.no_grad()
+def draw_linear_(layer: nn.Linear, generator: torch.Generator | None) -> None:
+    """Draws a new weight and bias from PyTorch's default distribution, in place."""
+    bound = 1 / math.sqrt(layer.in_features)
+    for parameter in layer.parameters():
+        parameter.uniform_(-bound, bound, generator=generator)

@@ -38,12 +38,12 @@ def record_couplings(model: nn.Module) -> Iterator[Couplings]:
     seen: Couplings = {name: [] for name in blocks}
     watchers = {name: partial(_append, seen[name]) for name in blocks}
     for name, block in blocks.items():
-        block._watchers.append(watchers[name])
+        block.watchers.append(watchers[name])
     try:
         yield seen
     finally:
         for name, block in blocks.items():
-            block._watchers.remove(watchers[name])
+            block.watchers.remove(watchers[name])
 
 
 @contextmanager
@@ -69,12 +69,12 @@ def warm_couplings(model: nn.Module, starts: Mapping[str, Tensor]) -> Iterator[N
     if unknown := set(starts) - set(blocks):
         raise ValueError(f"starts must name blocks of the model {sorted(blocks)}, got {sorted(unknown)}")
     for name, start in starts.items():
-        blocks[name]._warm_start = start
+        blocks[name].warm_start = start
     try:
         yield
     finally:
         for name in starts:
-            blocks[name]._warm_start = None
+            blocks[name].warm_start = None
 
 
 def named_blocks(model: nn.Module) -> dict[str, PFCBlock]:

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchpfc.nn.block import PFCBlock
+from torchpfc.solvers.checks import check_at_least_one
 
 
 class ResidualPFC(nn.Module):
@@ -41,8 +42,7 @@ class ResidualPFC(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        if num_blocks < 1:
-            raise ValueError(f"num_blocks must be at least 1, got {num_blocks}")
+        check_at_least_one(num_blocks=num_blocks)
         if not rectify and options.get("nonnegative", True):
             raise ValueError("rectify must be True for non-negative weights, got False")
         self.rectify = rectify

@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchpfc.optim.rmsprop import check_hyperparameters, learned_tensors, rmsprop_, settings
-from torchpfc.optim.windowed import OneWindow
+from torchpfc.optim.windowed import WindowedOptimizer
 
 
-class RMSpropSLW(OneWindow):
+class RMSpropSLW(WindowedOptimizer):
     r"""RMSprop that learns only the columns inside a window, which slides to the right step by step.
 
     With the window at position $r$ (0 at first), a step takes $a = \lfloor r \rfloor$ and
@@ -30,7 +30,7 @@ class RMSpropSLW(OneWindow):
         alpha: How much of the running average a step keeps.
         eps: Keeps the division finite.
         weight_decay: Share of each weight inside the window that a step takes away, whatever the learning rate.
-        grow: Called with the number of missing columns when they run out; see `OneWindow`.
+        grow: Called with the number of missing columns when they run out; see `WindowedOptimizer`.
 
     Example:
         >>> import torch

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchpfc.optim.rmsprop import check_hyperparameters, learned_tensors, rmsprop_, settings
-from torchpfc.optim.window import SlidingWindow
 from torchpfc.optim.windowed import ColumnsExhausted, WindowedOptimizer
 
 
@@ -88,13 +87,7 @@ class StackedRMSpropSLW(WindowedOptimizer):
     @property
     def positions(self) -> list[float]:
         """Where the windows are. Asking waits for the device."""
-        found: list[float] = self.param_groups[0]["position"].tolist()
-        return found
-
-    @property
-    def windows(self) -> list[SlidingWindow]:
-        """The window of the next step of each model. Asking waits for the device."""
-        return [self._window_at(position) for position in self.positions]
+        return [window.position for window in self.windows]
 
     def reset_window(self, position: Sequence[float] | float = 0.0) -> None:
         """Put the windows at positions, one for each model or one for all; by default back at the first column."""
@@ -102,7 +95,7 @@ class StackedRMSpropSLW(WindowedOptimizer):
         positions = [position] * count if isinstance(position, int | float) else list(position)
         if len(positions) != count:
             raise ValueError(f"position must be a number or one for each of {count} models, got {len(positions)}")
-        places = [self._window_at(each).position for each in positions]
+        places = [self.window.reset(each).position for each in positions]
         self._place(torch.tensor(places, dtype=torch.float64), self.param_groups[0]["window"])
 
     def select_(self, members: Tensor) -> None:
@@ -126,7 +119,7 @@ class StackedRMSpropSLW(WindowedOptimizer):
             position: Where it starts.
             steps: How many, at least one.
         """
-        return self._window_at(position).advance(steps - 1).columns.stop
+        return self.window.reset(position).advance(steps - 1).columns.stop
 
     def check_room(self, steps: int) -> None:
         """Raises `ColumnsExhausted` where some window would leave the matrix.
@@ -147,10 +140,6 @@ class StackedRMSpropSLW(WindowedOptimizer):
             dim: The dimension that counts its columns.
         """
         return _inside(self.param_groups[0]["window"], p, dim)
-
-    def _window_at(self, position: float) -> SlidingWindow:
-        group = self.param_groups[0]
-        return SlidingWindow(group["width"], group["sweep_speed"], position)
 
     def _next(self) -> tuple[Tensor, Tensor]:
         group = self.param_groups[0]

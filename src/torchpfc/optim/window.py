@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass, replace
 
+from torchpfc.solvers.checks import check_at_least_one, check_nonnegative
+
 
 @dataclass(frozen=True)
 class SlidingWindow:
@@ -40,11 +42,8 @@ class SlidingWindow:
     def __post_init__(self) -> None:
         if not isinstance(self.width, int):
             raise TypeError(f"width must be an int, got {self.width!r}")
-        if self.width < 1:
-            raise ValueError(f"width must be at least 1, got {self.width}")
-        for name, value in (("sweep_speed", self.sweep_speed), ("position", self.position)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be non-negative and finite, got {value}")
+        check_at_least_one(width=self.width)
+        check_nonnegative(sweep_speed=self.sweep_speed, position=self.position)
 
     @property
     def columns(self) -> range:

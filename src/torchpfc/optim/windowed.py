@@ -40,12 +40,26 @@ class WindowedOptimizer(Optimizer, ABC):
         defaults: Settings of the update rule.
         width: Number of columns in the window.
         sweep_speed: Columns that the window moves in one step.
+        grow: Called with the number of missing columns whenever the window has moved to where there are none. It must
+            give every parameter at least that many more, and the state too (`resize_state`). `None` raises
+            `ColumnsExhausted` at the next step instead. Neither `state_dict` nor a copy of the optimizer holds it: it
+            belongs to these parameters.
     """
 
     moves_on_device: ClassVar[bool] = False
     """Whether the window moves where the parameters are, so that a step can be captured in a CUDA graph."""
+    grow: Callable[[int], None] | None = None
 
-    def __init__(self, params: ParamsT, defaults: dict[str, Any], *, width: int, sweep_speed: float) -> None:
+    def __init__(
+        self,
+        params: ParamsT,
+        defaults: dict[str, Any],
+        *,
+        width: int,
+        sweep_speed: float,
+        grow: Callable[[int], None] | None = None,
+    ) -> None:
+        self.grow = grow
         placed = {"width": width, "sweep_speed": sweep_speed, "position": 0.0, "window": (0, 0)}
         super().__init__(params, {**defaults, **placed})
 
@@ -55,22 +69,22 @@ class WindowedOptimizer(Optimizer, ABC):
             for key in _WINDOW_KEYS:
                 group.setdefault(key, self.defaults[key])
 
-    @property
-    @abstractmethod
-    def windows(self) -> list[SlidingWindow]:
-        """The window of the next step of each model; of one model, a single one."""
-
-    @abstractmethod
-    def _next(self) -> tuple[Any, Any]:
-        """The pair (a, b) of the next step."""
-
     @abstractmethod
     def _update(self, window: tuple[Any, Any]) -> None:
         """Apply the update rule to the columns of a pair (a, b), of every parameter that has a gradient."""
 
-    @abstractmethod
-    def _place(self, position: Any, window: tuple[Any, Any]) -> None:
-        """Put the window at a position, and say which columns the last step could change."""
+    @property
+    def windows(self) -> list[SlidingWindow]:
+        """The window of the next step of each model. Asking for those of a stack waits for the device."""
+        group = self.param_groups[0]
+        place = group["position"]
+        positions = place.tolist() if isinstance(place, Tensor) else [place]
+        return [SlidingWindow(group["width"], group["sweep_speed"], position) for position in positions]
+
+    @property
+    def window(self) -> SlidingWindow:
+        """The window of the next step; in a stack that of the first model."""
+        return self.windows[0]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -89,11 +103,14 @@ class WindowedOptimizer(Optimizer, ABC):
         self._advance(window)
         return loss
 
-    @torch.no_grad()
     def skip(self) -> None:
         """Move the window as a step would, and leave weights and state alone."""
         start, _ = self._next()
         self._advance((start, start))
+
+    def reset_window(self, position: float = 0.0) -> None:
+        """Put the window at a position, by default back at the first column."""
+        self._place(self.window.reset(position).position, self.param_groups[0]["window"])
 
     def columns_removed(self, columns: Iterable[int]) -> None:
         """Follow a removal of columns, so that the window stays on the columns it was on.
@@ -141,55 +158,8 @@ class WindowedOptimizer(Optimizer, ABC):
             raise ValueError(f"params must be matrices with the same number of columns, got shapes {shapes}")
         return int(counts.pop())
 
-    def _advance(self, changed: tuple[Any, Any]) -> None:
-        group = self.param_groups[0]
-        self._place(group["position"] + group["sweep_speed"], changed)
-
-
-class OneWindow(WindowedOptimizer):
-    """An optimizer with one window, which moves on the host and may ask for more columns.
-
-    Args:
-        params: Parameters or parameter groups.
-        defaults: Settings of the update rule.
-        width: Number of columns in the window.
-        sweep_speed: Columns that the window moves in one step.
-        grow: Called with the number of missing columns whenever the window has moved to where there are none. It must
-            give every parameter at least that many more, and the state too (`resize_state`). `None` raises
-            `ColumnsExhausted` at the next step instead. Neither `state_dict` nor a copy of the optimizer holds it: it
-            belongs to these parameters.
-    """
-
-    grow: Callable[[int], None] | None = None
-
-    def __init__(
-        self,
-        params: ParamsT,
-        defaults: dict[str, Any],
-        *,
-        width: int,
-        sweep_speed: float,
-        grow: Callable[[int], None] | None = None,
-    ) -> None:
-        self.grow = grow
-        super().__init__(params, defaults, width=width, sweep_speed=sweep_speed)
-
-    @property
-    def window(self) -> SlidingWindow:
-        """The window of the next step."""
-        group = self.param_groups[0]
-        return SlidingWindow(group["width"], group["sweep_speed"], group["position"])
-
-    @property
-    def windows(self) -> list[SlidingWindow]:
-        """The window of the next step, as the only one."""
-        return [self.window]
-
-    def reset_window(self, position: float = 0.0) -> None:
-        """Put the window at a position, by default back at the first column."""
-        self._place(self.window.reset(position).position, self.param_groups[0]["window"])
-
-    def _next(self) -> tuple[int, int]:
+    def _next(self) -> tuple[Any, Any]:
+        """The pair (a, b) of the next step, of columns that are known to be there."""
         columns, num_columns = self.window.columns, self.num_columns
         if columns.stop > num_columns:
             raise ColumnsExhausted(
@@ -199,7 +169,8 @@ class OneWindow(WindowedOptimizer):
             )
         return columns.start, columns.stop
 
-    def _place(self, position: float, window: tuple[int, int]) -> None:
+    def _place(self, position: Any, window: tuple[Any, Any]) -> None:
+        """Put the window at a position, and say which columns the last step could change."""
         for group in self.param_groups:
             group["position"], group["window"] = position, window
         needed = self.window.columns.stop
@@ -209,8 +180,12 @@ class OneWindow(WindowedOptimizer):
             if (num_columns := self.num_columns) < needed:
                 raise ColumnsExhausted(f"grow({missing}) must leave at least {needed} columns, got {num_columns}")
 
+    def _advance(self, changed: tuple[Any, Any]) -> None:
+        group = self.param_groups[0]
+        self._place(group["position"] + group["sweep_speed"], changed)
 
-class Windowed(OneWindow):
+
+class Windowed(WindowedOptimizer):
     """Gives any PyTorch optimizer a sliding window, by letting it step on views of the window's columns.
 
     With a window over all columns it is the optimizer it wraps, bit for bit. It takes over parameter groups and state,
@@ -225,7 +200,7 @@ class Windowed(OneWindow):
             and RMSprop do, and must not be `fused`.
         width: Number of columns in the window.
         sweep_speed: Columns that the window moves in one step.
-        grow: Called with the number of missing columns when they run out; see `OneWindow`.
+        grow: Called with the number of missing columns when they run out; see `WindowedOptimizer`.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.zeros(1, 6))

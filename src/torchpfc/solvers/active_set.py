@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchpfc.solvers.base import Solver, State
+from torchpfc.solvers.checks import check_at_least_one
 from torchpfc.solvers.descent import Descent, Gram
 from torchpfc.solvers.scaling import Bounds
 
@@ -50,7 +51,7 @@ class ActiveSet(Solver):
     check_every: int = 1
     candidates: int = 16
 
-    adjoints: ClassVar[tuple[str, ...]] = ("Implicit",)
+    minimizes: ClassVar[bool] = True
     needs_gram: ClassVar[bool] = True
     takes_mask: ClassVar[bool] = False
     takes_cap: ClassVar[bool] = False
@@ -58,8 +59,7 @@ class ActiveSet(Solver):
     def __post_init__(self) -> None:
         """Checks the settings."""
         super().__post_init__()
-        if self.candidates < 1:
-            raise ValueError(f"candidates must be at least 1, got {self.candidates}")
+        check_at_least_one(candidates=self.candidates)
 
     def init(self, descent: Descent, h: Tensor) -> GradientState:
         """The state before the first step from h, brought up to the floor: a warm start may lie anywhere."""

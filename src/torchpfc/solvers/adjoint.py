@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from torchpfc.solvers.base import Outcome, Solver, Trace, iterate
-from torchpfc.solvers.cuda import fused
+from torchpfc.solvers.cuda import choice
 from torchpfc.solvers.descent import Descent
 from torchpfc.solvers.scaling import Bounds
 
@@ -30,7 +30,29 @@ class Run(NamedTuple):
 
 
 class Adjoint(ABC):
-    """A way to differentiate a solve."""
+    """A way to differentiate a solve.
+
+    One of your own is a subclass with `apply`, which calls `run.from_start` and gives h gradients; with `suits` too,
+    where it needs something of the solver.
+
+    Example:
+        Gradients as if every part were free and apart from all others:
+
+        >>> class StraightThrough(Adjoint):
+        ...     def apply(self, run, x, W, start):
+        ...         outcome = run.from_start(start)
+        ...         linear = x @ W
+        ...         return outcome._replace(h=outcome.h + linear - linear.detach())
+        >>> from torchpfc import PFCBlock
+        >>> x = torch.rand(5, 8, requires_grad=True)
+        >>> PFCBlock(8, 3, num_basis=4, adjoint=StraightThrough())(x).sum().backward()
+        >>> x.grad.shape
+        torch.Size([5, 8])
+    """
+
+    def suits(self, solver: Solver) -> bool:
+        """Whether this can differentiate what a solver does; unless a subclass says otherwise, any solver."""
+        return True
 
     @abstractmethod
     def apply(self, run: Run, x: Tensor, W: Tensor, start: Tensor) -> Outcome:
@@ -43,6 +65,10 @@ class Unrolled(Adjoint):
 
     The only adjoint whose gradient reaches the warm start. Keeps every iterate for the backward pass.
     """
+
+    def suits(self, solver: Solver) -> bool:
+        """Whether a solver has a way back through its steps."""
+        return solver.unrolls
 
     def apply(self, run: Run, x: Tensor, W: Tensor, start: Tensor) -> Outcome:
         """Solves; the h that comes out carries gradients to x, W and, where the adjoint has one, the start."""
@@ -65,6 +91,10 @@ class Truncated(Adjoint):
         """Checks the settings."""
         if self.steps < 0:
             raise ValueError(f"steps must be non-negative, got {self.steps}")
+
+    def suits(self, solver: Solver) -> bool:
+        """Whether a solver has a way back through its last steps, taken by themselves."""
+        return solver.unrolls and solver.goes_on
 
     def apply(self, run: Run, x: Tensor, W: Tensor, start: Tensor) -> Outcome:
         """Solves; the h that comes out carries gradients to x, W and, where the adjoint has one, the start."""
@@ -107,6 +137,10 @@ class Implicit(Adjoint):
             raise ValueError(f"tol must be non-negative or None, got {self.tol}")
         if self.damping < 0:
             raise ValueError(f"damping must be non-negative, got {self.damping}")
+
+    def suits(self, solver: Solver) -> bool:
+        """Whether what a solver finds is an optimum."""
+        return solver.minimizes
 
     @classmethod
     def fast(cls, max_iter: int = 10, damping: float = 1e-3) -> Self:
@@ -191,10 +225,10 @@ def _solve_on_support(
     conjugate residuals settle on a least-squares solution; conjugate gradients would diverge.
     """
     steps = adjoint.max_iter or gradient.shape[-1]
-    if adjoint.tol == 0 and fused.applies(descent):  # gpu-only: a kernel takes the steps
-        return fused.solve_on_support(steps, adjoint.damping, descent, bounds, outcome, gradient)
-    if adjoint.tol == 0 and fused.applies_to_rows(descent):  # gpu-only: a kernel does all but the product
-        return fused.solve_on_support_by_rows(steps, adjoint.damping, descent, bounds, outcome, gradient)
+    if adjoint.tol == 0:
+        by_kernels = choice.solve_on_support(steps, adjoint.damping, descent, bounds, outcome, gradient)
+        if by_kernels is not None:  # gpu-only: a kernel took the steps
+            return by_kernels
     tiny = torch.finfo(gradient.dtype).tiny
     support, scale = bounds.free(outcome.h, outcome.scale), outcome.scale
     ridge = torch.full_like(gradient[..., :1], adjoint.damping)

@@ -60,7 +60,7 @@ class ADMM(Solver):
 
     penalty: float | None = None
 
-    adjoints: ClassVar[tuple[str, ...]] = ("Implicit",)
+    minimizes: ClassVar[bool] = True
     needs_gram: ClassVar[bool] = True
     takes_mask: ClassVar[bool] = False
     takes_cap: ClassVar[bool] = False

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from torchpfc.solvers.checks import check_at_least_one, check_nonnegative
 from torchpfc.solvers.descent import Descent, row_norm
 from torchpfc.solvers.problem import NonnegativeLeastSquares
 from torchpfc.solvers.scaling import Bounds
@@ -70,8 +71,12 @@ class Solver(ABC):
     start: Start = "zeros"
     check_every: int = 5
 
-    adjoints: ClassVar[tuple[str, ...]] = ()
-    """Names of the adjoints that can differentiate this solver, the default first."""
+    unrolls: ClassVar[bool] = False
+    """Whether `pull_back` sends gradients back through the steps."""
+    goes_on: ClassVar[bool] = False
+    """Whether steps can go on from where others ended, as from any start."""
+    minimizes: ClassVar[bool] = False
+    """Whether h ends at a minimum of the problem, if the steps are enough."""
     needs_gram: ClassVar[bool] = False
     """Whether the steps need the Gram matrix, whatever it costs; there is none for a masked problem."""
     takes_mask: ClassVar[bool] = True
@@ -85,12 +90,10 @@ class Solver(ABC):
             raise ValueError(f"max_iter must be non-negative, got {self.max_iter}")
         if self.tol is not None and not 0 < self.tol < math.inf:
             raise ValueError(f"tol must be positive and finite or None, got {self.tol}")
-        if not 0 <= self.floor < math.inf:
-            raise ValueError(f"floor must be non-negative and finite, got {self.floor}")
+        check_nonnegative(floor=self.floor)
         if self.start not in Start.__args__:  # type: ignore[attr-defined]
             raise ValueError(f"start must be one of 'zeros', 'floor', 'random', got {self.start!r}")
-        if self.check_every < 1:
-            raise ValueError(f"check_every must be at least 1, got {self.check_every}")
+        check_at_least_one(check_every=self.check_every)
         if self.cap and not self.takes_cap:
             raise ValueError(f"cap must be False for {type(self).__name__}, got True")
 

@@ -30,7 +30,7 @@ class CoordinateDescent(Solver):
         check_every: Sweeps between two tests of the tolerance.
     """
 
-    adjoints: ClassVar[tuple[str, ...]] = ("Implicit",)
+    minimizes: ClassVar[bool] = True
     needs_gram: ClassVar[bool] = True
     takes_cap: ClassVar[bool] = False
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchpfc.solvers.base import Momentum, Outcome, Trace
-from torchpfc.solvers.cuda import fused
+from torchpfc.solvers.cuda import choice
 from torchpfc.solvers.descent import Descent
 from torchpfc.solvers.gradient import GradientSolver, GradientState
 from torchpfc.solvers.scaling import Bounds
@@ -57,9 +57,9 @@ class FISTA(GradientSolver):
 
     def all_steps(self, descent: Descent, bounds: Bounds, start: Tensor, trace: Trace | None) -> Outcome | None:
         """Takes all steps at once, where there is a way to; None where they have to be taken one by one."""
-        if self.restart or self.tol is not None or not self.max_iter or not fused.applies(descent):
+        if self.restart or self.tol is not None or not self.max_iter:
             return None
-        return fused.take_steps(self.max_iter, descent, bounds, start, trace)  # gpu-only: a kernel
+        return choice.take_steps(self.max_iter, descent, bounds, start, trace)
 
     def momentum(self, state: GradientState, h: Tensor) -> tuple[Momentum, Momentum]:
         r"""$b = (t - 1) / t'$ with $t' = (1 + \sqrt{1 + 4 t^2}) / 2$."""

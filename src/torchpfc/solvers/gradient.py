@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchpfc.solvers.base import Momentum, Pullback, Solver, State, Trace
-from torchpfc.solvers.cuda import fused
+from torchpfc.solvers.cuda import choice, fused
 from torchpfc.solvers.cuda.halves import Halves
 from torchpfc.solvers.descent import Descent
 from torchpfc.solvers.scaling import Bounds
@@ -43,7 +43,9 @@ class GradientSolver(Solver):
     $$y_k = h_k + b_{k-1} (h_k - h_{k-1}), \qquad h_{k+1} = s_k \max(y_k - \nabla(y_k) / L, f)$$
     """
 
-    adjoints: ClassVar[tuple[str, ...]] = ("Unrolled", "Truncated", "Implicit")
+    unrolls: ClassVar[bool] = True
+    goes_on: ClassVar[bool] = True
+    minimizes: ClassVar[bool] = True
 
     @property
     def momentum_is_fixed(self) -> bool:
@@ -57,12 +59,12 @@ class GradientSolver(Solver):
     def init(self, descent: Descent, h: Tensor) -> GradientState:
         """The state before the first step from h."""
         # Rows can leave the computation only where there is a tolerance, and there they stay in one precision.
-        halves = fused.halves_of(descent, h) if self.tol is None and self.momentum_is_fixed else None
+        halves = choice.halves_of(descent, h) if self.tol is None and self.momentum_is_fixed else None
         return GradientState(h, None, h, h, halves=halves)
 
     def step(self, descent: Descent, bounds: Bounds, state: GradientState, out: Tensor | None = None) -> GradientState:
         """One step; writes the new iterate to `out` where given."""
-        if self.momentum_is_fixed and fused.applies_to_rows(descent):  # gpu-only: a kernel does all but the product
+        if self.momentum_is_fixed and choice.applies_to_rows(descent):  # gpu-only: a kernel does all but the product
             momentum, clock = self.momentum(state, state.h)
             assert not isinstance(momentum, Tensor)
             h, scale, ahead = fused.take_step(state.ahead, state.h, state.halves, descent, bounds, momentum, out)
@@ -82,12 +84,9 @@ class GradientSolver(Solver):
         self, descent: Descent, bounds: Bounds, trace: Trace, iterations: Tensor | None, gradient: Tensor
     ) -> Pullback:
         """Sends a gradient with respect to the result back through every step."""
-        if fused.applies_to_trace(descent, trace):  # gpu-only: a kernel took the steps
-            return fused.pull_back(descent, bounds, trace, gradient)
-        if iterations is None and isinstance(trace.momentum, list) and fused.applies_to_rows(descent):
-            return fused.pull_back_by_rows(
-                descent, bounds, trace, gradient
-            )  # gpu-only: a kernel does all but the product
+        by_kernels = choice.pull_back(descent, bounds, trace, iterations, gradient)
+        if by_kernels is not None:  # gpu-only: a kernel took the steps
+            return by_kernels
         v, start = _pull_back(descent, bounds, trace, iterations, gradient)
         return Pullback(v, v.sum(-3), start)
 

@@ -28,7 +28,8 @@ class Multiplicative(Solver):
         check_every: Steps between two tests of the tolerance.
     """
 
-    adjoints: ClassVar[tuple[str, ...]] = ("Unrolled", "Implicit")
+    unrolls: ClassVar[bool] = True
+    minimizes: ClassVar[bool] = True
     takes_cap: ClassVar[bool] = False
 
     def init(self, descent: Descent, h: Tensor) -> State:

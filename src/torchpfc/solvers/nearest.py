@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchpfc.solvers.base import Solver, State
+from torchpfc.solvers.checks import check_at_least_one
 from torchpfc.solvers.descent import Descent
 from torchpfc.solvers.scaling import Bounds
 
@@ -33,8 +34,7 @@ class NearestNeighbors(Solver):
     takes_cap: ClassVar[bool] = False
 
     def __init__(self, k: int = 1, similarity: Similarity = "euclidean") -> None:
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k}")
+        check_at_least_one(k=k)
         if similarity not in ("euclidean", "cosine"):
             raise ValueError(f"similarity must be 'euclidean' or 'cosine', got {similarity!r}")
         object.__setattr__(self, "k", k)

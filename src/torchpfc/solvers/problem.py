@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchpfc.solvers.checks import check_nonnegative
+
 _DTYPES = (torch.float32, torch.float64)
 
 
@@ -69,16 +71,9 @@ class NonnegativeLeastSquares:
                 f"x must have leading dimensions that broadcast with those of W {tuple(W.shape[:-2])}, "
                 f"got {tuple(x.shape[:-2])}"
             )
-        for name, weight in (("l1", self.l1), ("l2", self.l2)):
-            if not 0 <= weight < float("inf"):
-                raise ValueError(f"{name} must be non-negative and finite, got {weight}")
+        check_nonnegative(l1=self.l1, l2=self.l2)
         if mask is not None:
-            if mask.dtype != torch.bool:
-                raise TypeError(f"mask must be boolean (True where x is observed), got {mask.dtype}")
-            if mask.device != x.device:
-                raise ValueError(f"mask must be on the device of x ({x.device}), got {mask.device}")
-            if _broadcast(mask.shape, x.shape) != x.shape:
-                raise ValueError(f"mask must broadcast to the shape of x {tuple(x.shape)}, got {tuple(mask.shape)}")
+            check_mask(mask, x)
 
     @property
     def shape(self) -> torch.Size:
@@ -101,6 +96,23 @@ class NonnegativeLeastSquares:
     def objective(self, h: Tensor) -> Tensor:
         """The objective, one value per row."""
         return 0.5 * self.residual(h).square().sum(-1) + self.l1 * h.sum(-1) + 0.5 * self.l2 * h.square().sum(-1)
+
+
+def check_mask(mask: Tensor, x: Tensor, *, name: str = "mask", of: str = "x") -> None:
+    """Raises an error where a mask does not go with what it masks.
+
+    Args:
+        mask: True where x is observed.
+        x: What it masks.
+        name: What a message calls the mask.
+        of: What it calls x.
+    """
+    if mask.dtype != torch.bool:
+        raise TypeError(f"{name} must be boolean (True where {of} is observed), got {mask.dtype}")
+    if mask.device != x.device:
+        raise ValueError(f"{name} must be on the device of {of} ({x.device}), got {mask.device}")
+    if _broadcast(mask.shape, x.shape) != x.shape:
+        raise ValueError(f"{name} must broadcast to the shape of {of} {tuple(x.shape)}, got {tuple(mask.shape)}")
 
 
 def _broadcast(*shapes: torch.Size) -> torch.Size | None:

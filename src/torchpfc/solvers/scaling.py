@@ -15,13 +15,15 @@ class Bounds:
     Args:
         floor: The smallest value f that an entry may take before scaling.
         limit: The largest value that an entry of each row may take, or None for no cap.
+        over: Dimensions that have a largest entry together: features, or the batch as well.
 
     Shape:
-        - limit: $(*, n, 1)$
+        - limit: $(*, n, 1)$, or $(*, 1, 1)$ over the batch
     """
 
     floor: float = 0.0
     limit: Tensor | None = None
+    over: tuple[int, ...] = (-1,)
 
     @classmethod
     def of(cls, x: Tensor, *, floor: float, cap: bool) -> Bounds:
@@ -36,8 +38,8 @@ class Bounds:
         if self.limit is None:
             return None
         # Clamping the divisor keeps 0 / 0 out: a row of zeros has scale 0 and stays zero.
-        largest = z.amax(-1, keepdim=True).clamp_(min=torch.finfo(z.dtype).tiny)
-        scale = torch.div(self.limit, largest, out=largest).clamp_(max=1.0)
+        largest = z.amax(self.over, keepdim=True).clamp_(min=torch.finfo(z.dtype).tiny)
+        scale = (self.limit / largest).clamp_(max=1.0)
         z.mul_(scale)
         return scale
 

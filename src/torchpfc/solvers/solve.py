@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchpfc.solvers.active_set import ActiveSet
-from torchpfc.solvers.adjoint import Adjoint, Implicit, Run, Unrolled
+from torchpfc.solvers.adjoint import Adjoint, Implicit, Run, Truncated, Unrolled
 from torchpfc.solvers.admm import ADMM
 from torchpfc.solvers.base import RANDOM_START, ConvergenceWarning, Solution, Solver
 from torchpfc.solvers.descent import estimate_lipschitz, prepare
@@ -154,17 +154,16 @@ def _uses_few_parts(problem: NonnegativeLeastSquares, lipschitz: Tensor) -> bool
 
 
 def default_adjoint(solver: Solver) -> Adjoint | None:
-    """The first adjoint that a solver has, or None."""
-    if not solver.adjoints:
-        return None
-    return Unrolled() if solver.adjoints[0] == "Unrolled" else Implicit()
+    """`Unrolled()` where it suits a solver, else `Implicit()`, or None where neither does."""
+    return next((adjoint for adjoint in (Unrolled(), Implicit()) if adjoint.suits(solver)), None)
 
 
 def _check_adjoint(solver: Solver, adjoint: Adjoint) -> None:
     if not isinstance(adjoint, Adjoint):
         raise TypeError(f"adjoint must be an Adjoint, got {adjoint!r}")
-    if type(adjoint).__name__ not in solver.adjoints:
-        known = ", ".join(solver.adjoints) or "none"
+    if not adjoint.suits(solver):
+        ours = (Unrolled(), Truncated(steps=1), Implicit())
+        known = ", ".join(type(other).__name__ for other in ours if other.suits(solver)) or "none"
         raise TypeError(f"adjoint must be one that {type(solver).__name__} has ({known}), got {type(adjoint).__name__}")
 
 

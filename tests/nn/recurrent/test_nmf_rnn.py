@@ -14,7 +14,7 @@ from torchpfc.interpret import columns_in_use, transition_graph
 from torchpfc.nmf import ColumnCap, MeanOfMax, Normalization
 from torchpfc.nn import AllSlices, SliceBySlice
 from torchpfc.nn.recurrent.nmf_rnn import Losses
-from torchpfc.solvers.cuda import fused
+from torchpfc.solvers.cuda import choice, fused
 
 PATTERN = [0, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 1, 2, 2, 2, 2, 2, 1, 3, 2, 1]
 FLOOR = 1e-5
@@ -451,7 +451,7 @@ def test_kernels_get_a_limit_for_each_cap(over_batch: bool, caps: int, monkeypat
         limits.append((limit.shape, how["over_batch"]))
         return torch.zeros_like(offset)
 
-    monkeypatch.setattr(fused, "can_take", lambda rows: True)
+    monkeypatch.setattr(choice, "can_take", lambda rows: True)
     monkeypatch.setattr(fused, "take_plain_steps", take_plain_steps)
     rnn = NMFRNN(4, 6, num_models=2, cap_over_batch=over_batch, generator=generator())
     rnn.infer(torch.rand(3, 5, 4, generator=generator(1)))

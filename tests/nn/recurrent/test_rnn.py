@@ -119,7 +119,7 @@ def test_outputs_and_gradients_are_those_of_the_plain_double_loop(name: str, len
 
     W_y, W_h, W_x = (w.detach().clone().requires_grad_() for w in (rnn.weight_y, rnn.weight_h, rnn.weight_x))
     plain = textbook(
-        x, W_y, W_h, W_x, state, rnn.block._lipschitz(), solver=rnn.block.solver, bptt=rnn.bptt, lengths=lengths
+        x, W_y, W_h, W_x, state, rnn.block.lipschitz(), solver=rnn.block.solver, bptt=rnn.bptt, lengths=lengths
     )
     expected_y, states, reconstruction, lasts = plain
     torch.testing.assert_close(y, expected_y, rtol=1e-12, atol=1e-14)

@@ -15,7 +15,7 @@ from torchpfc import FISTA, Implicit, ProjectedGradient
 from torchpfc.nn.recurrent.inference import RightUpdate
 from torchpfc.solvers.adjoint import _solve_on_support
 from torchpfc.solvers.base import Trace, iterate
-from torchpfc.solvers.cuda import fused, halves
+from torchpfc.solvers.cuda import choice, fused, halves
 from torchpfc.solvers.cuda.fused import Plan
 from torchpfc.solvers.descent import Gram
 from torchpfc.solvers.gradient import GradientSolver
@@ -119,15 +119,15 @@ def test_step_by_step(
     plain, ours = Trace.of(start, STEPS), Trace.of(start, STEPS)
     iterate(solver, descent, bounds, start, plain)
     monkeypatch.setattr(halves, "can_be_rounded", lambda rows: half)
-    monkeypatch.setattr(fused, "applies_to_rows", lambda descent: True)
-    monkeypatch.setattr(fused, "applies", lambda descent: False)
+    monkeypatch.setattr(choice, "applies_to_rows", lambda descent: True)
+    monkeypatch.setattr(choice, "applies", lambda descent: False)
     outcome = iterate(solver, descent, bounds, start, ours)
     found = (
         ours.h,
         *solver.pull_back(descent, bounds, ours, None, gradient),
         _solve_on_support(descent, bounds, outcome, gradient, fast),
     )
-    monkeypatch.setattr(fused, "applies_to_rows", lambda descent: False)
+    monkeypatch.setattr(choice, "applies_to_rows", lambda descent: False)
     expected = (
         plain.h,
         *solver.pull_back(descent, bounds, ours, None, gradient),
@@ -152,7 +152,7 @@ def test_steps_without_momentum(
     limit, state = 0.3 * update.largest(descent.offset), torch.zeros_like(descent.offset)
     expected = update.solve_slice(state, descent.offset, limit, STEPS)
     monkeypatch.setattr(halves, "can_be_rounded", lambda rows: half)
-    monkeypatch.setattr(fused, "can_take", lambda rows: True)
+    monkeypatch.setattr(choice, "can_take", lambda rows: True)
     found = update.solve_slice(state, descent.offset, limit, STEPS)
     assert launched == ["plain_step"] * STEPS
     assert distance(found, expected) < (HALF if half else FLOAT)

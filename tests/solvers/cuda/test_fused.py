@@ -19,7 +19,7 @@ from torchpfc import FISTA, Implicit, NonnegativeLeastSquares, ProjectedGradient
 from torchpfc.solvers import Adjoint
 from torchpfc.solvers.adjoint import _solve_on_support
 from torchpfc.solvers.base import Outcome, Trace, iterate
-from torchpfc.solvers.cuda import fused, kernels, tiles
+from torchpfc.solvers.cuda import choice, fused, kernels, tiles
 from torchpfc.solvers.cuda.fused import Device, Plan, plan_for, plan_to_keep
 from torchpfc.solvers.cuda.halves import C_SCALE, FEW_PARTS, KEPT_PARTS, can_be_rounded, half_of
 from torchpfc.solvers.descent import Descent, Factored, Gram, prepare
@@ -98,7 +98,7 @@ class TestWhereTheKernelsApply:
 
     @pytest.fixture(autouse=True)
     def a_device_for_kernels(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fused, "_can_run_kernels", lambda device: True)
+        monkeypatch.setattr(choice, "_can_run_kernels", lambda device: True)
 
     @staticmethod
     def descent(
@@ -109,8 +109,8 @@ class TestWhereTheKernelsApply:
         return kind(d, W, None, d, d, 0.0, 0.0, d)
 
     def test_to_the_gram_form_in_float32_on_cuda(self) -> None:
-        assert fused.applies(self.descent())
-        assert fused.applies(self.descent(r=FEW_PARTS))
+        assert choice.applies(self.descent())
+        assert choice.applies(self.descent(r=FEW_PARTS))
 
     @pytest.mark.parametrize(
         "other",
@@ -118,13 +118,13 @@ class TestWhereTheKernelsApply:
         ids=["factored", "cpu", "float64", "empty", "many parts"],
     )
     def test_to_nothing_else(self, other: dict[str, object]) -> None:
-        assert not fused.applies(self.descent(**other))  # type: ignore[arg-type]
+        assert not choice.applies(self.descent(**other))  # type: ignore[arg-type]
 
     def test_row_by_row_to_all_forms_and_more_parts(self) -> None:
-        assert fused.applies_to_rows(self.descent(kind=Factored))
-        assert fused.applies_to_rows(self.descent(r=fused.LONGEST_ROW))
-        assert not fused.applies_to_rows(self.descent(r=fused.LONGEST_ROW + 1))
-        assert not fused.applies_to_rows(self.descent(device="cpu"))
+        assert choice.applies_to_rows(self.descent(kind=Factored))
+        assert choice.applies_to_rows(self.descent(r=choice.LONGEST_ROW))
+        assert not choice.applies_to_rows(self.descent(r=choice.LONGEST_ROW + 1))
+        assert not choice.applies_to_rows(self.descent(device="cpu"))
 
     def test_in_half_precision_only_to_what_may_be_rounded(self, tf32: None, monkeypatch: pytest.MonkeyPatch) -> None:
         offset = self.descent(r=1000).offset
@@ -152,13 +152,13 @@ class TestWhereTheKernelsApply:
 
     def test_not_while_compiling(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-        assert not fused.applies(self.descent())
+        assert not choice.applies(self.descent())
 
     def test_to_traces_that_a_kernel_left(self) -> None:
         h = torch.empty(3, 4, 3)
-        assert fused.applies_to_trace(self.descent(), Trace(h, None, torch.empty(2, 1, 1), 2))
-        assert not fused.applies_to_trace(self.descent(), Trace(h, None, [0.0, 0.3], 2))
-        assert not fused.applies_to_trace(self.descent(), Trace(h, None, torch.empty(2, 4, 1), 2))  # restarted by rows
+        assert choice.applies_to_trace(self.descent(), Trace(h, None, torch.empty(2, 1, 1), 2))
+        assert not choice.applies_to_trace(self.descent(), Trace(h, None, [0.0, 0.3], 2))
+        assert not choice.applies_to_trace(self.descent(), Trace(h, None, torch.empty(2, 4, 1), 2))  # restarted by rows
 
     @pytest.mark.parametrize(
         ("solver", "expected"),
@@ -179,10 +179,10 @@ class TestWhereTheKernelsApply:
 
 
 def test_without_triton_no_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "find_spec", lambda name: None)
-    fused._can_run_kernels.cache_clear()
-    assert not fused._can_run_kernels(torch.device("cuda", 0))
-    fused._can_run_kernels.cache_clear()
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    choice._can_run_kernels.cache_clear()
+    assert not choice._can_run_kernels(torch.device("cuda", 0))
+    choice._can_run_kernels.cache_clear()
 
 
 def test_the_kernels_can_be_imported_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +272,7 @@ def test_plans_of_common_sizes() -> None:
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Call it, and from then on no kernel applies."""
-    return lambda: monkeypatch.setattr(fused, "applies_to_rows", lambda descent: False)
+    return lambda: monkeypatch.setattr(choice, "applies_to_rows", lambda descent: False)
 
 
 @pytest.fixture(params=PRECISIONS)
@@ -291,7 +291,7 @@ def test_steps_equal_those_of_the_plain_loop(
 ) -> None:
     x, W, start = made(n, r, stack, "cuda")
     descent, bounds = ready(solver, x, W)
-    assert fused.applies(descent)
+    assert choice.applies(descent)
     outcome, trace = iterate(solver, descent, bounds, start), Trace.of(start, 30)
     traced = iterate(solver, descent, bounds, start, trace)
     assert isinstance(trace.momentum, Tensor), "no kernel ran"
@@ -349,7 +349,7 @@ def test_row_by_row_all_equals_the_plain_loops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    monkeypatch.setattr(fused, "applies", lambda descent: False)
+    monkeypatch.setattr(choice, "applies", lambda descent: False)
     x, W, start = made(n, r, stack, "cuda")
     mask = (
         torch.rand(x.shape, generator=torch.Generator().manual_seed(2)).to("cuda") < 0.7 if form == "masked" else None
@@ -366,7 +366,7 @@ def test_row_by_row_all_equals_the_plain_loops(
         u = _solve_on_support(descent, bounds, outcome, gradient, Implicit.fast(3))
         return [*outcome[:2], trace.h, trace.scale, *solver.pull_back(descent, bounds, trace, None, gradient), u]
 
-    assert fused.applies_to_rows(descent)
+    assert choice.applies_to_rows(descent)
     ours = everything()
     plain()
     for found, expected in zip(ours, everything(), strict=True):

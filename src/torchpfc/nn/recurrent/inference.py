@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchpfc.solvers.cuda import fused
+from torchpfc.solvers.checks import check_at_least_one
+from torchpfc.solvers.cuda import choice, fused
+from torchpfc.solvers.descent import subtract_product_
+from torchpfc.solvers.scaling import Bounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,16 +49,14 @@ class RightUpdate:
     def step(self, h: Tensor, offset: Tensor, limit: Tensor) -> Tensor:
         r"""The next h; offset is $\eta W_z^\top z - t$ and limit the largest entry that h may have."""
         # Not a product with I - C: where products are rounded (TF32), only C h may be.
-        moved = h + offset
-        moved = torch.addmm(moved, h, self.C, alpha=-1) if h.ndim == 2 else moved.sub_(h @ self.C)
-        h = moved.clamp_(min=self.floor)
-        largest = h.amax(self.cap_over, keepdim=True).clamp_(min=torch.finfo(h.dtype).tiny)
-        return h.mul_(torch.div(limit, largest).clamp_(max=1.0))
+        moved = subtract_product_(h + offset, h, self.C)
+        Bounds(self.floor, limit, self.cap_over).project_(moved)
+        return moved
 
     def solve_slice(self, state: Tensor, from_input: Tensor, limit: Tensor, iterations: int) -> Tensor:
         """The state after one slice, from zeros."""
         offset = from_input + state @ self.W_h
-        if fused.can_take(offset):  # gpu-only: kernels
+        if choice.can_take(offset):  # gpu-only: kernels
             over_batch = len(self.cap_over) > 1
             limit = limit.expand(*offset.shape[:-2], 1 if over_batch else offset.shape[-2], 1)
             return fused.take_plain_steps(
@@ -79,8 +80,7 @@ class Inference(ABC):
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        if self.iterations < 1:
-            raise ValueError(f"iterations must be at least 1, got {self.iterations}")
+        check_at_least_one(iterations=self.iterations)
 
     @abstractmethod
     def states(self, update: RightUpdate, x: Tensor, state: Tensor, start: Tensor | None) -> Tensor:

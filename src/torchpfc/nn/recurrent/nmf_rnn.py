@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from torchpfc.nmf import ColumnCap, Normalization
 from torchpfc.nn.recurrent.inference import Inference, RightUpdate, SliceBySlice
-from torchpfc.nn.recurrent.slices import Slices
+from torchpfc.nn.recurrent.slices import Slices, slices_as_rows
 from torchpfc.solvers import largest_eigenvalue
+from torchpfc.solvers.checks import check_at_least_one, check_nonnegative
 from torchpfc.solvers.cuda.halves import half_of, product_over_rows
 from torchpfc.solvers.descent import COLD_ITERATIONS, cold_start
 from torchpfc.solvers.fista import PAPER_FLOOR
@@ -117,16 +118,11 @@ class NMFRNN(nn.Module):
     ) -> None:
         super().__init__()
         output_size = input_size if output_size is None else output_size
-        sizes = {"input_size": input_size, "num_basis": num_basis, "output_size": output_size}
-        for name, size in sizes.items() if num_models is None else {**sizes, "num_models": num_models}.items():
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+        check_at_least_one(input_size=input_size, num_basis=num_basis, output_size=output_size, num_models=num_models)
         for name, rate in (("rate_h", rate_h), ("rate_w", rate_w)):
             if not 0 < rate < 2:
                 raise ValueError(f"{name} must be greater than 0 and less than 2, got {rate}")
-        for name, value in (("threshold", threshold), ("floor", floor)):
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"{name} must be non-negative and finite, got {value}")
+        check_nonnegative(threshold=threshold, floor=floor)
         if init_range is None:
             init_range = (0.0, INIT_HIGH) if nonnegative else (-INIT_HIGH / 2, INIT_HIGH / 2)
         low, high = init_range
@@ -205,8 +201,7 @@ class NMFRNN(nn.Module):
             - mask: broadcasts to $(*, T)$
             - each of the losses: (passes), or (passes, num_models)
         """
-        if passes < 1:
-            raise ValueError(f"passes must be at least 1, got {passes}")
+        check_at_least_one(passes=passes)
         batch = self._batch(x, y, mask, state)
         history: list[Losses] = []
         states: Tensor | None = None
@@ -259,9 +254,7 @@ class NMFRNN(nn.Module):
         if self.output_size != self.input_size:
             sizes = f"{self.output_size} outputs and {self.input_size} inputs"
             raise RuntimeError(f"generate needs a model whose outputs can be its inputs, got {sizes}")
-        for name, number in (("count", count), ("iterations", iterations)):
-            if number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}")
+        check_at_least_one(count=count, iterations=iterations)
         slices = self._slices(seed, "seed", self.input_size)
         update = self._right_update(1.0)
         state = slices.first_state(None, self.num_basis)
@@ -312,8 +305,8 @@ class NMFRNN(nn.Module):
         """Finds the states, then moves the weights; also returns the states, for the next pass to start from."""
         states = self.inference.states(self._right_update(self.rate_h), batch.x, batch.state, start)
         before = torch.cat([batch.state.unsqueeze(0), states[:-1]])
-        V = _rows(torch.cat([batch.y, before, batch.x], dim=-1))
-        H = _rows(states)
+        V = slices_as_rows(torch.cat([batch.y, before, batch.x], dim=-1))
+        H = slices_as_rows(states)
         losses = self._losses(V, H, batch.mask)
         self._left_update_(V, H, batch.mask)
         return losses, states
@@ -339,9 +332,7 @@ class NMFRNN(nn.Module):
 
     def _losses(self, V: Tensor, H: Tensor, mask: Tensor | None) -> Losses:
         squares = self._errors(V, H, mask).square_()
-        y = squares[..., : self.output_size]
-        h = squares[..., self.output_size : -self.input_size]
-        x = squares[..., -self.input_size :]
+        y, h, x = squares.split([self.output_size, self.num_basis, self.input_size], -1)
         y_loss = y.mean((-2, -1))
         if mask is not None:
             y_loss = y_loss / mask.to(V.dtype).mean().clamp(min=torch.finfo(V.dtype).tiny)
@@ -370,7 +361,7 @@ class NMFRNN(nn.Module):
                 mask = mask.to(x.device).expand(shape)
             except RuntimeError:
                 raise ValueError(f"mask must broadcast to shape {shape}, got {tuple(mask.shape)}") from None
-            rows = mask.reshape(-1, shape[-1]).T.reshape(-1, 1)  # (T n, 1), as in _rows
+            rows = mask.reshape(-1, shape[-1]).T.reshape(-1, 1)  # (T n, 1), as in slices_as_rows
         return _Batch(inputs.x, targets.x, rows, inputs.first_state(state, self.num_basis), inputs)
 
     def _slices(self, x: Tensor, name: str, size: int) -> Slices:
@@ -397,11 +388,6 @@ class _Batch(NamedTuple):
     mask: Tensor | None  # (T n, 1): True where a slice has a target
     state: Tensor  # (*, n, num_basis)
     slices: Slices  # the way back to the shape of the caller
-
-
-def _rows(values: Tensor) -> Tensor:
-    """From (T, *, n, k) to (*, T n, k)."""
-    return values.movedim(0, -3).flatten(-3, -2)
 
 
 def _largest_eigenvalue(W: Tensor) -> Tensor:

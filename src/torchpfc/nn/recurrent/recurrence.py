@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from torchpfc.nn.recurrent.slices import slices_as_rows
 from torchpfc.solvers import Adjoint, NonnegativeLeastSquares, Solver, Unrolled, solve
 from torchpfc.solvers.adjoint import only_once
 from torchpfc.solvers.base import Trace, iterate
@@ -64,7 +65,7 @@ class Recurrence:
                 return self._solve_each(x, W, state)
             if not torch.is_grad_enabled() or not (x.requires_grad or W.requires_grad or state.requires_grad):
                 return self.run(x, W, state)
-            if not isinstance(self.adjoint, Unrolled):
+            if type(self.adjoint) is not Unrolled:  # one of the user's own may be a kind of it
                 return self._solve_each(x, W, state)
             states: Tensor = _States.apply(x, W, state, self)  # type: ignore[no-untyped-call]
             return states
@@ -162,13 +163,13 @@ def _pull_back(
     for stop in range(len(states), 0, -at_once):
         slices = slice(max(0, stop - at_once), stop)
         trace = _side_by_side(traces[slices])
-        arriving = _slices_as_rows(gradient[slices])
+        arriving = slices_as_rows(gradient[slices])
         arriving = arriving + carried if recurrence.through_time else arriving.contiguous()
-        active = None if recurrence.active is None else _slices_as_rows(recurrence.active[slices])
+        active = None if recurrence.active is None else slices_as_rows(recurrence.active[slices])
         inside = arriving if active is None else arriving.where(active, 0.0)
-        back = solver.pull_back(replace(descent, offset=_slices_as_rows(states[slices])), bounds, trace, None, inside)
+        back = solver.pull_back(replace(descent, offset=slices_as_rows(states[slices])), bounds, trace, None, inside)
         q[slices] = _rows_as_slices(back.total, like=q[slices])
-        waiting.append((_steps_as_rows(trace.h[..., : trace.steps, :, :]), _steps_as_rows(back.v)))
+        waiting.append((trace.h[..., : trace.steps, :, :].flatten(-3, -2), back.v.flatten(-3, -2)))  # (*, K n, r)
         if not slices.start or sum(rows.shape[-2] for rows, _ in waiting) >= _ROWS_AT_ONCE:
             P += product_over_rows(*map(_joined, zip(*waiting, strict=True)))
             waiting.clear()
@@ -178,8 +179,8 @@ def _pull_back(
                 carried += arriving.where(~active, 0.0)[..., :n, :]
     to_x = q @ _rows_for_input(W / descent.L).mT
     before = torch.cat([state.unsqueeze(0), states[:-1]])
-    z = _slices_as_rows(torch.cat([before, x], dim=-1))
-    to_W = (z.mT @ _slices_as_rows(q) - W @ (P + P.mT)) / descent.L
+    z = slices_as_rows(torch.cat([before, x], dim=-1))
+    to_W = (z.mT @ slices_as_rows(q) - W @ (P + P.mT)) / descent.L
     return to_x, to_W, carried
 
 
@@ -211,16 +212,6 @@ def _largest(rows: Tensor) -> Tensor:
     """The largest magnitude of each row."""
     largest: Tensor = torch.linalg.vector_norm(rows, ord=float("inf"), dim=-1, keepdim=True)
     return largest
-
-
-def _steps_as_rows(iterates: Tensor) -> Tensor:
-    """From (*, K, n, r) to (*, K n, r)."""
-    return iterates.flatten(-3, -2)
-
-
-def _slices_as_rows(values: Tensor) -> Tensor:
-    """From (T, *, n, k) to (*, T n, k)."""
-    return values.movedim(0, -3).flatten(-3, -2)
 
 
 def _rows_as_slices(values: Tensor, like: Tensor) -> Tensor:

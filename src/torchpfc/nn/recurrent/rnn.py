@@ -15,6 +15,7 @@ from torchpfc.nn.recording import Couplings
 from torchpfc.nn.recurrent.recurrence import Recurrence
 from torchpfc.nn.recurrent.slices import Lengths, Slices
 from torchpfc.solvers import FISTA, Adjoint, Solver
+from torchpfc.solvers.checks import check_at_least_one
 
 SLICE_STEPS = 10
 """Steps of the default solver per slice, as published: each slice goes on from the state before it."""
@@ -79,9 +80,7 @@ class _Factorized(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, size in (("input_size", input_size), ("num_basis", num_basis), ("output_size", output_size)):
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+        check_at_least_one(input_size=input_size, num_basis=num_basis, output_size=output_size)
         if init_range is None:
             init_range = INIT_RANGE if nonnegative else SIGNED_INIT_RANGE
         self.input_size = input_size
@@ -98,7 +97,7 @@ class _Factorized(nn.Module):
             device=device,
             dtype=dtype,
         )
-        self.block._resizable = False
+        self.block.resizable = False
 
     @property
     def num_basis(self) -> int:
@@ -151,24 +150,21 @@ class _Factorized(nn.Module):
     def _run(self, slices: Slices, state: Tensor | None, put_back: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Infers the states of all slices, predicts from them, and shows everything to those who watch the block."""
         block = self.block
-        if block._warm_start is not None:
+        if block.warm_start is not None:
             raise RuntimeError("warm_couplings must name blocks outside of RNNs: each slice starts at the state before")
-        W, W_y, L = (
-            _as_one_stack(block.weight_x, 2),
-            _as_one_stack(block.weight_y, 2),
-            _as_one_stack(block._lipschitz()),
-        )
+        W, W_y = _as_one_stack(block.weight_x, 2), _as_one_stack(block.weight_y, 2)
+        L = _as_one_stack(block.lipschitz())
         recurrence = Recurrence(block.solver, block.adjoint, L, self.bptt, slices.active)
         first = slices.first_state(state, self.num_basis)
         states = recurrence.states(slices.x, W, first)  # (T, *, n, num_basis)
         h = slices.keep_active(states)
         y = put_back(h @ W_y.mT)
-        if block._watchers:
+        if block.watchers:
             before = torch.cat([first.detach().unsqueeze(0), states.detach()[:-1]])
             x = slices.x.detach().expand(*before.shape[:-1], -1)
             target = slices.keep_active(torch.cat([before, x], dim=-1))
             coupling = RecurrentCoupling(y=y, x=put_back(h @ W.mT), h=put_back(h), target=put_back(target))
-            for watch in block._watchers:
+            for watch in block.watchers:
                 watch(coupling)
         last = states[-1] if self.bptt else states[-1].detach()
         return y, slices.restore_state(last)

@@ -9,6 +9,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from torchpfc.nn.matching import match_weight
+
 Lengths = Tensor | Sequence[int]
 
 
@@ -59,12 +61,7 @@ class Slices:
         if x.ndim < 2 or x.shape[-1] != features:
             order = "..., T" if batch_first else "T, ..."
             raise ValueError(f"{name} must have shape ({order}, {features}), got {tuple(x.shape)}")
-        if x.device != like.device:
-            raise ValueError(f"{name} must be on the device of the weights ({like.device}), got {x.device}")
-        if torch.is_autocast_enabled(x.device.type):
-            x = x.to(like.dtype)  # what comes out of a layer in half precision is solved in full
-        if x.dtype != like.dtype:
-            raise TypeError(f"{name} must have the dtype of the weights ({like.dtype}), got {x.dtype}")
+        x = match_weight(x, like, name)
         alone = x.ndim == 2
         if alone:
             x = x.unsqueeze(0)
@@ -141,3 +138,8 @@ class Slices:
     def restore_state(self, state: Tensor) -> Tensor:
         """A state in the caller's shape."""
         return state.reshape(*self.batch, state.shape[-1])
+
+
+def slices_as_rows(values: Tensor) -> Tensor:
+    """From (T, *, n, k) to (*, T n, k)."""
+    return values.movedim(0, -3).flatten(-3, -2)

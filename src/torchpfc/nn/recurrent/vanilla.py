@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchpfc.nn.mlp import draw_linear_
 from torchpfc.nn.recurrent.slices import Lengths, Slices
+from torchpfc.solvers.checks import check_at_least_one
 
 
 class VanillaRNN(nn.Module):
@@ -55,9 +56,7 @@ class VanillaRNN(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, size in (("input_size", input_size), ("hidden_size", hidden_size), ("output_size", output_size)):
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+        check_at_least_one(input_size=input_size, hidden_size=hidden_size, output_size=output_size)
         self.batch_first = batch_first
         self.bptt = bptt
         options: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -72,10 +71,7 @@ class VanillaRNN(nn.Module):
         """Draws new weights and biases from PyTorch's default distribution for linear layers."""
         self.norm.reset_parameters()
         for layer in (self.recurrent, self.input, self.output):
-            bound = 1 / math.sqrt(layer.in_features)
-            with torch.no_grad():
-                for parameter in layer.parameters():
-                    parameter.uniform_(-bound, bound, generator=generator)
+            draw_linear_(layer, generator)
 
     def forward(self, x: Tensor, state: Tensor | None = None, lengths: Lengths | None = None) -> tuple[Tensor, Tensor]:
         """Predicts y for every slice and returns it with the last state.

@@ -4,28 +4,23 @@ With few parts, a step keeps the device busy for a microsecond or two, less than
 operations that a step in PyTorch consists of. The kernels of `torchpfc.solvers.cuda.kernels` take all steps at once.
 Where products may be rounded and C in half precision has room on one processor, it is fetched once, and a row never
 leaves the processor; else processors share rows. With more parts, a step is one product, as in PyTorch, and one kernel
-for all the rest of it. They do what the plain loops do, up to rounding. Where they do not apply, the plain loops run.
+for all the rest of it. They do what the plain loops do, up to rounding; `torchpfc.solvers.cuda.choice` says where.
 """
 
 from __future__ import annotations
 
 import math
 from functools import cache
-from importlib.util import find_spec
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from torchpfc.solvers.base import Outcome, Pullback, Trace
-from torchpfc.solvers.cuda.halves import C_SCALE, FEW_PARTS, Halves
+from torchpfc.solvers.cuda.halves import C_SCALE, Halves
 from torchpfc.solvers.descent import Descent, Gram
 from torchpfc.solvers.scaling import Bounds
 
-LONGEST_ROW = 8192
-"""Parts that a program can hold at once."""
-
-_CAPABILITY = (8, 0)  # the first devices with matrix units for TF32 and with copies that run in the background
 _ROWS = (16, 32, 64)  # of a group, as many more as there are rows
 _FEWEST_SLICES = 5  # of a row, where it is cut at all: below that, waiting for each other costs more than it saves
 _WHOLE = 128  # columns of a row that is never cut
@@ -98,33 +93,6 @@ def plan_for(stack: int, n: int, r: int, device: Device) -> Plan:
     stages = min(device.shared // (4 * depth * (rows + columns)), math.ceil(r / depth) + 1, _MOST_STAGES)
     warps = 4 if rows == 16 and width == 32 else 8
     return Plan(rows, math.ceil(r / columns), columns // width, width, depth, max(stages, 2), warps)
-
-
-def applies(descent: Descent) -> bool:
-    """Whether a step is one that the kernels know, on a device that runs them."""
-    return isinstance(descent, Gram) and descent.offset.shape[-1] <= FEW_PARTS and applies_to_rows(descent)
-
-
-def applies_to_rows(descent: Descent) -> bool:
-    """Whether kernels can do what a step has to do beside the product."""
-    return can_take(descent.offset)
-
-
-def can_take(rows: Tensor) -> bool:
-    """Whether a kernel can take rows of this size and type, where they are."""
-    return (
-        rows.is_cuda
-        and rows.dtype == torch.float32
-        and rows.numel() > 0
-        and rows.shape[-1] <= LONGEST_ROW
-        and not torch.compiler.is_compiling()
-        and _can_run_kernels(rows.device)
-    )
-
-
-def applies_to_trace(descent: Descent, trace: Trace) -> bool:
-    """Whether a kernel took the steps of a trace: then the momentum is a tensor, with one number a step."""
-    return isinstance(trace.momentum, Tensor) and trace.momentum.shape == (trace.steps, 1, 1) and applies(descent)
 
 
 def take_steps(  # gpu-only: starts a kernel
@@ -228,19 +196,17 @@ def take_step(  # gpu-only: starts a kernel
     return h, scale, goes_on
 
 
-def halves_of(descent: Descent, rows: Tensor | None = None) -> Halves | None:
+def halves_of(descent: Descent, rows: Tensor | None = None) -> Halves | None:  # gpu-only: for kernels alone
     """Room for what products are made of in half precision, where they may be; with these rows in it, if given."""
-    if not isinstance(descent, Gram) or not applies_to_rows(descent):
-        return None
-    halves = Halves.of(descent.half, descent.offset)
-    if halves is not None and rows is not None:  # gpu-only: starts a kernel
+    halves = Halves.of(descent.half, descent.offset) if isinstance(descent, Gram) else None
+    if halves is not None and rows is not None:
         _launch_by_rows("store_half", rows, rows.contiguous(), *_room(halves))
     return halves
 
 
-def pull_back_by_rows(
+def pull_back_by_rows(  # gpu-only: a kernel
     descent: Descent, bounds: Bounds, trace: Trace, gradient: Tensor
-) -> Pullback:  # gpu-only: a kernel
+) -> Pullback:
     """Sends a gradient with respect to the result back through every step, with a product and a kernel for each.
 
     Args:
@@ -479,10 +445,3 @@ class _Task(NamedTuple):  # gpu-only: has kernels to start
 def _precision() -> str:  # gpu-only: for kernels alone
     """Follows what PyTorch is allowed to do in products; in three parts, TF32 is about as exact as float32."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
-
-
-@cache
-def _can_run_kernels(device: torch.device) -> bool:
-    if find_spec("triton") is None or torch.version.hip is not None:
-        return False
-    return torch.cuda.get_device_capability(device) >= _CAPABILITY  # gpu-only: asks the driver
