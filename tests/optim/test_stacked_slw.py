@@ -1,3 +1,5 @@
+import copy
+import io
 from typing import Any
 
 import pytest
@@ -8,7 +10,9 @@ from torch import Tensor, nn
 
 from torchpfc import FISTA, ColumnsExhausted, PFCBlock, RMSpropSLW, keep_nonnegative, stack_models, unstack_models
 from torchpfc.nn.stack import select_models_
+from torchpfc.optim.ledger import Ledger
 from torchpfc.optim.stacked_slw import StackedRMSpropSLW
+from torchpfc.optim.windowed import WindowedOptimizer
 
 STEPS = 5
 
@@ -117,6 +121,7 @@ def test_models_can_leave() -> None:
     stack(torch.rand(2, 4, dtype=torch.float64)).sum().backward()
     optimizer.step()
     select_models_(stack, torch.tensor([2]), optimizer)
+    assert optimizer.positions == [1.0]
     optimizer.reset_window([5.0])
     before = stack.weight_x.detach().clone()
     optimizer.zero_grad()
@@ -142,3 +147,101 @@ def test_a_closure_is_called() -> None:
         return loss.item()
 
     assert StackedRMSpropSLW([weight], width=1, sweep_speed=1).step(closure) == 6.0
+
+
+def learned(steps: range, optimizer: StackedRMSpropSLW | None = None) -> StackedRMSpropSLW:
+    """A stack of two models after some steps, the second three columns ahead and one that passes it by."""
+    if optimizer is None:
+        optimizer = make_optimizer(nn.Parameter(torch.ones(2, 3, 20)))
+        optimizer.reset_window([0.0, 3.0])
+    (p,) = optimizer.param_groups[0]["params"]
+    for step in steps:
+        optimizer.passed_by.copy_(torch.tensor([False, step == 2]))
+        p.grad = torch.randn(p.shape, generator=seeded(step))
+        optimizer.step()
+    return optimizer
+
+
+def make_optimizer(p: nn.Parameter) -> StackedRMSpropSLW:
+    return StackedRMSpropSLW([p], lr=0.1, width=3, sweep_speed=0.3, weight_decay=1e-3)
+
+
+def assert_same(one: StackedRMSpropSLW, other: StackedRMSpropSLW) -> None:
+    p, q = one.param_groups[0]["params"][0], other.param_groups[0]["params"][0]
+    assert torch.equal(p, q) and torch.equal(one.state[p]["square_avg"], other.state[q]["square_avg"])
+    assert one.windows == other.windows and torch.equal(one.inside(p), other.inside(q))
+
+
+def test_a_stack_that_is_saved_and_loaded_goes_on_and_keeps_the_memory_of_its_windows() -> None:
+    stopped, file = learned(range(4)), io.BytesIO()
+    torch.save(stopped.state_dict(), file)
+    file.seek(0)
+    resumed = make_optimizer(nn.Parameter(stopped.param_groups[0]["params"][0].detach().clone()))
+    group = resumed.param_groups[0]
+    before = [group["position"], *group["window"], resumed.passed_by]
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    group = resumed.param_groups[0]
+    assert all(a is b for a, b in zip(before, [group["position"], *group["window"], resumed.passed_by], strict=True))
+    assert resumed.windows == stopped.windows and resumed.positions != [0.0, 0.0]
+    assert_same(learned(range(4, 9), resumed), learned(range(9)))
+
+
+def test_a_copy_of_a_stack_goes_on_by_itself() -> None:
+    optimizer = learned(range(4))
+    twin = copy.deepcopy(optimizer)
+    learned(range(4, 6), twin)
+    assert_same(optimizer, learned(range(4)))
+    assert_same(twin, learned(range(6)))
+
+
+def test_the_windows_of_a_stack_are_those_of_its_groups() -> None:
+    optimizer = learned(range(3))
+    group = optimizer.param_groups[0]
+    assert isinstance(optimizer, WindowedOptimizer) and optimizer.moves_on_device
+    assert group["position"].tolist() == optimizer.positions == [window.position for window in optimizer.windows]
+    first, end = group["window"]
+    assert first.tolist() == [0, 3] and end.tolist() == [3, 3]  # the second model was passed by
+    optimizer.skip()
+    assert [edge.tolist() for edge in optimizer.param_groups[0]["window"]] == [[0, 3], [0, 3]]
+    optimizer.reset_window()
+    assert optimizer.positions == [0.0, 0.0]
+
+
+def test_models_that_stay_keep_their_windows() -> None:
+    optimizer = learned(range(2))
+    expected = optimizer.windows[1]
+    p = optimizer.param_groups[0]["params"][0]
+    inside = optimizer.inside(p)[1]
+    optimizer.select_(torch.tensor([1]))
+    assert optimizer.windows == [expected] and torch.equal(optimizer.inside(p[1:])[0], inside)
+
+
+def test_the_windows_of_a_stack_follow_removed_columns() -> None:
+    optimizer = StackedRMSpropSLW([nn.Parameter(torch.ones(2, 3, 10))], width=2, sweep_speed=1.5)
+    optimizer.reset_window([0.0, 3.0])
+    optimizer.step()
+    optimizer.columns_removed([0, 4])  # they are at 1.5 and 4.5, and were at 0 and 3
+    assert optimizer.positions == [0.5, 3.5]
+    assert [edge.tolist() for edge in optimizer.param_groups[0]["window"]] == [[0, 2], [1, 3]]
+
+
+def test_the_ledger_enters_every_window_of_a_stack() -> None:
+    weight = nn.Parameter(torch.ones(2, 3, 12))
+    optimizer, ledger = StackedRMSpropSLW([weight], width=2, sweep_speed=1), Ledger()
+    optimizer.reset_window([0.0, 6.0])
+    ledger.watch(optimizer)
+    for id in range(2):
+        weight.grad = torch.ones_like(weight)
+        with ledger.batch(id):
+            optimizer.step()
+    assert ledger.columns_of([1]) == (range(1, 3), range(7, 9))
+
+
+def test_positions_of_a_stack_are_checked() -> None:
+    optimizer = learned(range(1))
+    with pytest.raises(ValueError, match="position must be a number or one for each of 2 models, got 3"):
+        optimizer.reset_window([0.0, 1.0, 2.0])
+    with pytest.raises(ValueError, match="position must be non-negative and finite, got -1"):
+        optimizer.reset_window([0.0, -1.0])
+    with pytest.raises(ValueError, match=r"width must be at most the number of columns \(3\), got 4"):
+        StackedRMSpropSLW([nn.Parameter(torch.ones(2, 3))], width=4, sweep_speed=1)

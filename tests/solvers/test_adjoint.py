@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import Tensor
@@ -12,9 +14,12 @@ from torchpfc import (
     FISTA,
     ActiveSet,
     CoordinateDescent,
+    FactorizedRNN,
     Implicit,
     Multiplicative,
+    NearestNeighbors,
     NonnegativeLeastSquares,
+    PFCBlock,
     ProjectedGradient,
     Truncated,
     Unrolled,
@@ -22,6 +27,8 @@ from torchpfc import (
     solve,
 )
 from torchpfc.solvers import Adjoint, Solver
+from torchpfc.solvers.adjoint import Run
+from torchpfc.solvers.base import Outcome
 
 # n, m, r: a tall W, a wide one that has the r x r form of the gradient, and one so wide that it has the other.
 SHAPES = [pytest.param((5, 9, 6), id="tall"), pytest.param((4, 5, 12), id="wide"), pytest.param((4, 2, 12), id="flat")]
@@ -317,3 +324,103 @@ def test_truncated_counts_the_steps_of_both_phases() -> None:
     alone = solve(problem, FISTA(max_iter=400, tol=1e-4, restart=True))
     assert solution.converged.all()
     assert (solution.iterations > alone.iterations).all(), "the second phase takes at least one test of the tolerance"
+
+
+# Adjoints of one's own
+
+
+@dataclass(frozen=True)
+class NewtonStep(Adjoint):
+    """The gradient of a damped Newton step from the solution on its support, in plain PyTorch."""
+
+    damping: float = 0.0
+
+    def suits(self, solver: Solver) -> bool:
+        return solver.minimizes
+
+    def apply(self, run: Run, x: Tensor, W: Tensor, start: Tensor) -> Outcome:
+        outcome = run.from_start(start)
+        on = (outcome.h > 0).to(x.dtype)
+        with torch.no_grad():
+            G = W.mT @ W + self.damping * run.descent.L * torch.eye(W.shape[-1], dtype=W.dtype)
+            matrix = on[:, :, None] * G * on[:, None, :] + torch.diag_embed(1 - on)
+        step = torch.linalg.solve(matrix, on * ((x - outcome.h @ W.mT) @ W))
+        return outcome._replace(h=outcome.h + step - step.detach())
+
+
+class StraightThrough(Adjoint):
+    def apply(self, run: Run, x: Tensor, W: Tensor, start: Tensor) -> Outcome:
+        outcome, linear = run.from_start(start), x @ W
+        return outcome._replace(h=outcome.h + linear - linear.detach())
+
+
+ALL_STEPS = FISTA(max_iter=3000, tol=1e-14, restart=True)
+
+
+def test_an_adjoint_of_ones_own_has_the_gradient_of_finite_differences() -> None:
+    x, W, _ = made((3, 9, 4))
+
+    def found(x: Tensor, W: Tensor) -> Tensor:
+        return solve(NonnegativeLeastSquares(x, W), ALL_STEPS, adjoint=NewtonStep()).h
+
+    assert torch.autograd.gradcheck(found, (x, W), eps=1e-7, atol=1e-5)
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.1])
+def test_an_adjoint_of_ones_own_works_in_a_block(damping: float) -> None:
+    x = torch.rand(5, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True)
+    found = []
+    for adjoint in (NewtonStep(damping), Implicit(tol=1e-15, max_iter=200, damping=damping)):
+        block = PFCBlock(9, 3, 6, solver=ALL_STEPS, adjoint=adjoint, dtype=torch.float64)
+        with torch.no_grad():
+            block.weight_x.copy_(made((5, 9, 6))[1])
+        out = block.eval().couple(x)
+        found.append(gradients(out.h, x, block.weight_x))
+        assert block.adjoint is adjoint
+    assert_all_close(found[0], found[1], atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "solver", [FISTA(max_iter=5), Multiplicative(max_iter=5), ADMM(max_iter=5), NearestNeighbors()], ids=repr
+)
+def test_an_adjoint_that_asks_for_nothing_goes_with_every_solver(solver: Solver) -> None:
+    x, W, _ = made((3, 5, 4))
+    h = solve(NonnegativeLeastSquares(x, W), solver, adjoint=StraightThrough()).h
+    with torch.no_grad():
+        expected = solve(NonnegativeLeastSquares(x, W), solver).h
+    torch.testing.assert_close(h, expected)
+    assert_all_close(gradients(h, x, W), gradients(x @ W, x, W))
+
+
+def test_a_network_over_time_uses_an_adjoint_of_ones_own() -> None:
+    rnn = FactorizedRNN(4, 6, 2, solver=FISTA(max_iter=5), adjoint=StraightThrough(), bptt=False)
+    x = torch.rand(3, 2, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    y, _ = rnn(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(gradient, (rnn.weight_x @ rnn.weight_y.sum(0)).expand_as(x))
+
+
+@pytest.mark.parametrize(
+    ("solver", "known"),
+    [
+        (FISTA(), "Unrolled, Truncated, Implicit"),
+        (ProjectedGradient(), "Unrolled, Truncated, Implicit"),
+        (Multiplicative(), "Unrolled, Implicit"),
+        (ADMM(), "Implicit"),
+        (CoordinateDescent(), "Implicit"),
+        (ActiveSet(), "Implicit"),
+        (NearestNeighbors(), "none"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_solver_takes_the_adjoints_that_suit_it_and_no_others(solver: Solver, known: str) -> None:
+    x, W, _ = made((3, 5, 4))
+    given = NonnegativeLeastSquares(x, W)
+    for adjoint in (Unrolled(), Truncated(steps=1), Implicit(), NewtonStep()):
+        name = type(adjoint).__name__
+        if name in known or (name == "NewtonStep" and "Implicit" in known):
+            assert solve(given, solver, adjoint=adjoint).h.requires_grad
+        else:
+            message = rf"adjoint must be one that {type(solver).__name__} has \({known}\), got {name}"
+            with pytest.raises(TypeError, match=message):
+                solve(given, solver, adjoint=adjoint)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -36,14 +35,13 @@ def record_couplings(model: nn.Module) -> Iterator[Couplings]:
     """
     blocks = named_blocks(model)
     seen: Couplings = {name: [] for name in blocks}
-    watchers = {name: partial(_append, seen[name]) for name in blocks}
     for name, block in blocks.items():
-        block.watchers.append(watchers[name])
+        block.watchers.append(seen[name].append)
     try:
         yield seen
     finally:
         for name, block in blocks.items():
-            block.watchers.remove(watchers[name])
+            block.watchers.remove(seen[name].append)
 
 
 @contextmanager
@@ -113,7 +111,3 @@ def reconstruction_loss(seen: Couplings, weights: float | Mapping[str, float] = 
     if not losses:
         raise RuntimeError("seen must hold at least one coupling, got none: run the model inside record_couplings")
     return sum(losses[1:], start=losses[0])
-
-
-def _append(couplings: list[Coupling], coupling: Coupling) -> None:
-    couplings.append(coupling)

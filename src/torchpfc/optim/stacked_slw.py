@@ -69,9 +69,10 @@ class StackedRMSpropSLW(WindowedOptimizer):
         own = self.param_groups[0] if "param_groups" in self.__dict__ else None  # an optimizer that is loaded into
         super().__setstate__(state)
         if own is not None:  # a captured step goes on with the same memory
-            loaded = self.param_groups[0]
+            loaded = dict(self.param_groups[0])
             self._share(**{key: own[key] for key in ("position", "window", "passed_by")})
             self._place(loaded["position"], loaded["window"])
+            self.passed_by.copy_(torch.as_tensor(loaded.get("passed_by", False)))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; settings it does not give are the optimizer's."""

@@ -153,10 +153,11 @@ class WindowedOptimizer(Optimizer, ABC):
         """How many columns every parameter has."""
         every = [(p, group.get("dim", -1)) for group in self.param_groups for p in group["params"]]
         counts = {p.shape[dim] if p.ndim > 1 else None for p, dim in every}
-        if len(counts) != 1 or None in counts:
+        count = counts.pop()
+        if counts or count is None:
             shapes = [tuple(p.shape) for p, _ in every]
             raise ValueError(f"params must be matrices with the same number of columns, got shapes {shapes}")
-        return int(counts.pop())
+        return int(count)
 
     def _next(self) -> tuple[Any, Any]:
         """The pair (a, b) of the next step, of columns that are known to be there."""

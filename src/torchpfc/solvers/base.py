@@ -111,9 +111,7 @@ class Solver(ABC):
 
     def violation(self, descent: Descent, bounds: Bounds, state: Any) -> Tensor:
         """How much each row violates the KKT conditions, or a bound on it."""
-        moved = descent.step(state.h)
-        bounds.project_(moved)
-        return descent.fixed_point_residual(state.h, moved)
+        return _violation(descent, bounds, state.h)
 
     def pull_back(
         self, descent: Descent, bounds: Bounds, trace: Trace, iterations: Tensor | None, gradient: Tensor
@@ -272,6 +270,13 @@ class _OpenRows:
         return Outcome(self._h, self._scale, self._iterations, self._converged)
 
 
+def _violation(descent: Descent, bounds: Bounds, h: Tensor) -> Tensor:
+    """How much each row violates the KKT conditions, by how far a projected step moves it."""
+    moved = descent.step(h)
+    bounds.project_(moved)
+    return descent.fixed_point_residual(h, moved)
+
+
 @dataclass(frozen=True, eq=False)
 class Solution:
     """What a solve found, row by row.
@@ -311,10 +316,7 @@ class Solution:
         For a row that the cap holds down, these are the conditions of the capped problem.
         """
         with torch.no_grad():
-            h = self._outcome.h
-            moved = self._descent.step(h)
-            self._bounds.project_(moved)
-            return self._descent.fixed_point_residual(h, moved).view(self.h.shape[:-1])
+            return _violation(self._descent, self._bounds, self._outcome.h).view(self.h.shape[:-1])
 
     @cached_property
     def converged(self) -> Tensor:

@@ -145,7 +145,7 @@ class Gram(Descent):
 
     def subtract_product_(self, base: Tensor, y: Tensor) -> Tensor:
         """Computes $base - C y$ in place of the base."""
-        return subtract_product_(base, y, self.C)
+        return _subtract_product_(base, y, self.C)
 
     def rows(self, index: Tensor) -> Gram:
         """The same step for some of the rows."""
@@ -167,7 +167,7 @@ class Factored(Descent):
         """Computes $base - C y$ in place of the base."""
         if self.l2:
             base.addcmul_(y, self.l2 / self.L, value=-1)
-        return subtract_product_(base, self.reconstruct(y), self.scaled_W)
+        return _subtract_product_(base, self.reconstruct(y), self.scaled_W)
 
     def rows(self, index: Tensor) -> Factored:
         """The same step for some of the rows."""
@@ -261,8 +261,5 @@ def row_norm(rows: Tensor) -> Tensor:
     return norm
 
 
-def subtract_product_(base: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Computes $base - a b$ in place of the base."""
-    if a.ndim == b.ndim == 2:
-        return base.addmm_(a, b, alpha=-1)
-    return base.baddbmm_(a, b, alpha=-1) if a.ndim == b.ndim == 3 else base.sub_(a @ b)
+def _subtract_product_(base: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return base.addmm_(a, b, alpha=-1) if b.ndim == 2 else base.baddbmm_(a, b, alpha=-1)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from torchpfc.solvers.checks import check_at_least_one
 from torchpfc.solvers.cuda import choice, fused
-from torchpfc.solvers.descent import subtract_product_
 from torchpfc.solvers.scaling import Bounds
 
 
@@ -49,7 +48,8 @@ class RightUpdate:
     def step(self, h: Tensor, offset: Tensor, limit: Tensor) -> Tensor:
         r"""The next h; offset is $\eta W_z^\top z - t$ and limit the largest entry that h may have."""
         # Not a product with I - C: where products are rounded (TF32), only C h may be.
-        moved = subtract_product_(h + offset, h, self.C)
+        moved = h + offset
+        moved = moved.addmm_(h, self.C, alpha=-1) if h.ndim == 2 else moved.sub_(h @ self.C)
         Bounds(self.floor, limit, self.cap_over).project_(moved)
         return moved
 

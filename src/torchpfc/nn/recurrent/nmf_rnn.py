@@ -332,7 +332,7 @@ class NMFRNN(nn.Module):
 
     def _losses(self, V: Tensor, H: Tensor, mask: Tensor | None) -> Losses:
         squares = self._errors(V, H, mask).square_()
-        y, h, x = squares.split([self.output_size, self.num_basis, self.input_size], -1)
+        y, h, x = torch.split_with_sizes(squares, [self.output_size, self.num_basis, self.input_size], -1)
         y_loss = y.mean((-2, -1))
         if mask is not None:
             y_loss = y_loss / mask.to(V.dtype).mean().clamp(min=torch.finfo(V.dtype).tiny)
