@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,8 +9,8 @@ from torchpfc.paper.recurrent_models import (
     NETWORKS,
     GatedRNN,
     ImageReader,
+    Network,
     SequenceErrors,
-    build_network,
     image_columns,
 )
 
@@ -17,9 +19,9 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def build(name: str, seed: int = 0, **options: object) -> nn.Module:
-    settings = {"bptt": True, "nonnegative": True, "iterations": 4, **options}
-    return build_network(name, 5, 6, 3, generator=generator(seed), **settings).double()  # type: ignore[arg-type]
+def build(name: str, seed: int = 0, init_high: float | None = None, **settings: Any) -> nn.Module:
+    network = Network(model=name, num_basis=6, **{"iterations": 4, **settings})
+    return network.build(5, 3, generator(seed), init_high=init_high).double()
 
 
 def sequences(*shape: int) -> Tensor:

@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from torchpfc.audio.files import Audio, read_audio
 from torchpfc.data.formats import DataError
 from torchpfc.nn import FactorizedRNN, VanillaRNN
 from torchpfc.paper import experiments
+from torchpfc.paper.recurrent_run import Optimizer
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.paper.separation import SeparationRun, fit_nmf, run
@@ -37,11 +37,12 @@ from torchpfc.paper.separation_measures import (
     measure_error,
 )
 from torchpfc.paper.separation_songs import FEATURES, SeparationConfig, all_clips, hear, load_songs
+from torchpfc.paper.settings import change
 from torchpfc.paper.songs import generate_track, generate_tracks
 
 
 def small(**changes: Any) -> SeparationConfig:
-    return replace(SeparationConfig(**changes).smoke(), **changes)
+    return change(change(SeparationConfig(), **changes).smoke(), **changes)
 
 
 def run_small(folder: Path, *seeds: int, config: SeparationConfig, **options: Any) -> list[Result]:
@@ -62,24 +63,26 @@ def write_songs(folder: Path, count: int, first: int = 0) -> None:
 def test_defaults_are_the_published_ones() -> None:
     config = SeparationConfig()
     assert (config.num_basis, config.iterations, config.batch_size, config.samples) == (1024, 10, 100, 220_500)
-    assert (config.lr, config.weight_decay, config.epochs, config.validate_every) == (5e-4, 5e-5, 300.0, 250)
+    assert config.optimizer == Optimizer(lr=5e-4, weight_decay=5e-5)
+    assert (config.epochs, config.validate_every) == (300.0, 250)
     assert hear(all_clips([generate_track(0, seconds=5.0)], config.samples)).mixture.shape == (1, 216, 350)
     found = rows()
     assert (found["AUD.FAC"].paper, found["AUD.VAN"].paper) == (2.497e-3, 3.657e-3)
-    assert found["AUD.VAN"].config == replace(config, model="vanilla", lr=1e-4, dataset="musdb18hq")
+    assert found["AUD.VAN"].config == change(config, model="vanilla", lr=1e-4, dataset="musdb18hq")
     assert found["AUD.FAC"].lower_is_better
 
 
 def test_both_networks_are_tried_with_the_same_learning_rates() -> None:
     tried = {
-        key: {row.config.lr for id, row in rows().items() if id.startswith(f"SEPLR.{key}.")} for key in ("FAC", "VAN")
+        key: {row.config.optimizer.lr for id, row in rows().items() if id.startswith(f"SEPLR.{key}.")}
+        for key in ("FAC", "VAN")
     }
     assert tried["FAC"] == tried["VAN"] and len(tried["FAC"]) == 5
     for key in ("FAC", "VAN"):
         chosen = rows()[f"SEP.{key}.256"].config
-        assert chosen.lr in tried[key]
+        assert chosen.optimizer.lr in tried[key]
         others = [row.config for id, row in rows().items() if id.startswith(f"SEPLR.{key}.")]
-        assert {replace(config, lr=0.1) for config in others} == {replace(chosen, lr=0.1)}
+        assert {change(config, lr=0.1) for config in others} == {change(chosen, lr=0.1)}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,7 @@ def test_both_networks_are_tried_with_the_same_learning_rates() -> None:
 )
 def test_a_setting_out_of_range_is_named(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SeparationConfig(**setting)
+        change(SeparationConfig(), **setting)
 
 
 @pytest.mark.parametrize("model", ["factorized", "vanilla"])
@@ -186,7 +189,7 @@ def test_errors_are_those_of_features_and_each_song_is_analysed_once(monkeypatch
 
 def test_nmf_is_between_floor_and_ceiling(tmp_path: Path) -> None:
     config = small(model="nmf", num_basis=32, train_songs=3, song_seconds=4.0)
-    found = {model: run_small(tmp_path, 0, config=replace(config, model=model))[0] for model in ("mixture", "nmf")}
+    found = {model: run_small(tmp_path, 0, config=change(config, model=model))[0] for model in ("mixture", "nmf")}
     nmf, floor = found["nmf"], found["mixture"]
     assert nmf.metrics["test_mse"] < floor.metrics["test_mse"] and nmf.metrics["valid_mse"] < floor.metrics["valid_mse"]
     assert set(nmf.images) == {"spectrograms", "columns"} and set(floor.sounds) == {"mixture", "vocals"}

@@ -15,16 +15,18 @@ from torchpfc.paper import experiments
 from torchpfc.paper.devices import open_fabric
 from torchpfc.paper.image_run import split
 from torchpfc.paper.learners import small_states
-from torchpfc.paper.recurrent_models import ImageReader, build_nmf
+from torchpfc.paper.recurrent_models import ImageReader
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.paper.sequential_mnist import (
     NMFRun,
     NMFSequentialMNIST,
     SequentialMNIST,
+    build_nmf,
     build_reader,
     run,
 )
+from torchpfc.paper.settings import change
 from torchpfc.training import random_stream
 
 pytestmark = pytest.mark.usefixtures("made_data")
@@ -36,12 +38,12 @@ def rows() -> dict[str, Any]:
 
 def small(**changes: Any) -> SequentialMNIST:
     settings = {"num_basis": 6, "iterations": 3, "batch_size": 20, "epochs": 3, "patience": 2, "lr": 3e-3}
-    return SequentialMNIST(**{**settings, **changes})
+    return change(SequentialMNIST(), **{**settings, **changes})
 
 
 def small_nmf(**changes: Any) -> NMFSequentialMNIST:
     settings = {"num_basis": 7, "iterations": 3, "batch_size": 20, "epochs": 4, "patience": 2, "init_high": 0.2}
-    return NMFSequentialMNIST(**{**settings, **changes})
+    return change(NMFSequentialMNIST(), **{**settings, **changes})
 
 
 def run_small(folder: Path, config: Any, *seeds: int, **options: Any) -> list[Result]:
@@ -90,12 +92,12 @@ def test_the_fast_preset_changes_how_fast_networks_learn_and_nothing_else() -> N
         if row.config.model == "nmf" or (row.config.num_basis == 2048 and row.config.nonnegative):
             assert changed == row.config
             continue
-        assert replace(row.config, lr=changed.lr, lr_decay=changed.lr_decay, epochs=changed.epochs) == changed
+        assert change(row.config, lr=changed.lr, lr_decay=changed.lr_decay, epochs=changed.epochs) == changed
         assert changed.epochs < row.config.epochs
         assert (changed.lr > row.config.lr and changed.lr_decay < 1) or row.id.startswith("T7.VAN.NO")
     for row_id in ("BPTT.YES.32.N", "BPTT.NO.128.S"):
-        at_table_size = replace(found[row_id].config, num_basis=512)
-        assert fast(at_table_size) == replace(fast(found[row_id].config), num_basis=512)
+        at_table_size = change(found[row_id].config, num_basis=512)
+        assert fast(at_table_size) == change(fast(found[row_id].config), num_basis=512)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_the_fast_preset_changes_how_fast_networks_learn_and_nothing_else() -> N
 )
 def test_a_setting_out_of_range_is_named(kind: type, setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        kind(**setting)
+        change(kind(), **setting)
 
 
 def test_models_are_what_their_config_says() -> None:
@@ -199,7 +201,7 @@ def test_a_first_epoch_without_backpropagation_is_the_plain_loop(normalization: 
     target = nn.functional.one_hot(data.train.label, CLASSES).double()
     learned, _ = split(TRAIN, config, 5)
     order = learned[torch.randperm(len(learned), generator=random_stream(5, "order", 0))]
-    rnn = build_nmf(config, 4, CLASSES, 5).double()
+    rnn = build_nmf(config, data, 5).double()
     assert rnn.normalization == {"column-cap": ColumnCap(), "mean-of-max": MeanOfMax()}[normalization]
     losses = []
     for k in range(len(order) // 20):
@@ -258,7 +260,7 @@ def test_networks_on_other_images_do_not_share_a_stack() -> None:
     one, other = small_nmf(), small_nmf(dataset="fashion-mnist")
     assert one.stack_key() != other.stack_key() and one.stack_key() == small_nmf().stack_key()
     assert small().stack_key() != small(bptt=False).stack_key()
-    assert small().cost() < replace(small(), iterations=50).cost()
+    assert small().cost() < change(small(), iterations=50).cost()
 
 
 # What only a GPU can show

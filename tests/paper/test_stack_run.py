@@ -21,7 +21,7 @@ from torchpfc.paper.learners import (
     Source,
     small_states,
 )
-from torchpfc.paper.recurrent_models import SequenceErrors, build_network
+from torchpfc.paper.recurrent_models import Network, SequenceErrors
 from torchpfc.paper.recurrent_run import NetworkRun
 from torchpfc.paper.registry import Job
 from torchpfc.paper.stack_run import Examined, Found
@@ -58,7 +58,7 @@ def nmf(seed: int) -> NMFRNN:
 
 def network(seed: int, name: str = "factorized") -> nn.Module:
     stream = random_stream(seed, "weights")
-    return build_network(name, 5, 6, 2, bptt=True, nonnegative=True, iterations=3, init_high=0.5, generator=stream)
+    return Network(model=name, num_basis=6, iterations=3).build(5, 2, stream, init_high=0.5)
 
 
 def gradient_learner(

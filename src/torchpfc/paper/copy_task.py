@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchpfc.data.sequences import CopyTask
-from torchpfc.nn import NMFRNN
+from torchpfc.nn import NMFRNN, SliceBySlice
 from torchpfc.paper.learners import Learner, NMFLearner, Sequences, Source, small_states
-from torchpfc.paper.recurrent_models import (
-    NETWORKS,
-    NORMALIZATIONS,
-    SequenceErrors,
-    build_nmf,
-    check_normalization,
-)
-from torchpfc.paper.recurrent_run import NetworkRun
+from torchpfc.paper.recurrent_models import NETWORKS, NORMALIZATIONS, Network, Updates
+from torchpfc.paper.recurrent_run import NetworkRun, Optimizer, Rounds
 from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
+from torchpfc.paper.settings import change, check_choice, check_numbers
 from torchpfc.paper.stack_run import Examined, Found
-from torchpfc.training import EpochStats, Scored, random_stream
+from torchpfc.training import EpochStats, random_stream
 
 NAME = "copy-task"
 MODELS = ("nmf", *NETWORKS)
@@ -36,28 +31,14 @@ FEW_BATCHES = 4
 class CopyConfig:
     """How a network learns to copy; the defaults are those of the published code without backpropagation."""
 
-    model: str = "nmf"
-    """Without backpropagation (nmf), or with it: factorized, vanilla, lstm or gru."""
-    pause: int = 5
-    """Slices between the last symbol and the first question."""
-    num_tokens: int = 10
-    num_symbols: int = 10
-    num_basis: int = 1024
-    nonnegative: bool = True
-    bptt: bool = True
+    task: CopyTask = field(default=CopyTask())
+    network: Network = field(default=Network(model="nmf", num_basis=1024, iterations=50))
+    """Without backpropagation (nmf), or with it (factorized, vanilla, lstm or gru)."""
+    updates: Updates = field(default=Updates())
+    """Without backpropagation; its range of weights counts with it too, and is that of first states without."""
+    optimizer: Optimizer = field(default=Optimizer(lr=5e-5, weight_decay=0.0))
+    """With backpropagation."""
     batch_size: int = 256
-    iterations: int = 50
-    """Steps on the state of each slice."""
-    init_high: float = 2e-2
-    """Width of the range that weights start from, and upper end of that of first states without backpropagation."""
-    normalization: str = "column-cap"
-    """What keeps weights in bounds without backpropagation: "column-cap", "mean-of-max", or "unnormalized"."""
-    rate_h: float = 0.5
-    rate_w: float = 0.5
-    lr: float = 5e-5
-    weight_decay: float = 0.0
-    reconstruction_weight: float = 1.0
-    """What errors of reconstruction count where a factorized network learns by backpropagation."""
     steps: int = 20_000
     """The most batches to learn from."""
     validate_every: int = 200
@@ -67,23 +48,19 @@ class CopyConfig:
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        if self.model not in MODELS:
-            raise ValueError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
-        for name in ("num_basis", "batch_size", "iterations", "steps", "validate_every", "valid_batches"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        check_normalization(self.normalization)
-        self.task()
+        check_choice(self.network, "model", MODELS)
+        check_numbers(self, "batch_size", "steps", "validate_every", "valid_batches", least=1)
 
-    def task(self) -> CopyTask:
-        """What is to be copied."""
-        return CopyTask(self.pause, self.num_tokens, self.num_symbols)
+    @property
+    def backpropagates(self) -> bool:
+        """Whether networks learn from gradients."""
+        return self.network.model != "nmf"
 
     def smoke(self) -> Self:
         """A few steps with few symbols."""
-        return replace(
+        return change(
             self,
-            pause=min(self.pause, 2),
+            pause=min(self.task.pause, 2),
             num_tokens=2,
             num_symbols=3,
             num_basis=12,
@@ -104,77 +81,40 @@ class CopyConfig:
 
     def shared_batch(self) -> int:
         """All sequences of a batch, where gradients can be averaged."""
-        return 1 if self.model == "nmf" else self.batch_size
+        return self.batch_size if self.backpropagates else 1
 
     def cost(self) -> float:
         """Arithmetic of a run, roughly."""
-        per_slice = self.iterations if self.model in ("nmf", "factorized") else 3
-        return 1e-9 * self.steps * self.batch_size * self.task().slices * per_slice * self.num_basis**2
+        network = self.network
+        per_slice = network.iterations if network.model in ("nmf", "factorized") else 3
+        return 1e-9 * self.steps * self.batch_size * self.task.slices * per_slice * network.num_basis**2
 
 
-@dataclass(eq=False)
-class CopySource:
-    """Fresh batches: those of a round depend on the seeds and its number alone."""
-
-    config: CopyConfig
-    seeds: Sequence[int]
-    device: torch.device
-    dtype: torch.dtype
-    purpose: str = "batch"
-    count: int = 0
-    """Batches in a round."""
-    epoch: int = 0
-
-    def __len__(self) -> int:
-        return self.count
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the round."""
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[Sequences]:
-        """The batches of the round."""
-        for k in range(self.count):
-            yield self.batch(k)[1]
-
-    def batch(self, k: int) -> tuple[Tensor, Sequences]:
-        """Symbols to remember, and the batch made from them."""
-        config, task = self.config, self.config.task()
-        streams = [random_stream(seed, self.purpose, self.epoch, k) for seed in self.seeds]
-        tokens = torch.stack([task.draw(config.batch_size, stream) for stream in streams]).to(self.device)
-        x, target = (made.to(self.dtype) for made in (task.inputs(tokens), task.targets(tokens)))
-        if config.model != "nmf":
-            return tokens, Sequences(x, target)
-        size = (config.batch_size, config.num_basis)
-        return tokens, Sequences(
-            x, target, small_states(self.seeds, size, config.init_high, x, self.purpose, self.epoch, k)
-        )
+def draw_batch(
+    config: CopyConfig, seeds: Sequence[int], *which: object, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Sequences]:
+    """Symbols to remember, and the batch made from them, which depends on the seeds and which it is alone."""
+    task, network = config.task, config.network
+    streams = [random_stream(seed, *which) for seed in seeds]
+    tokens = torch.stack([task.draw(config.batch_size, stream) for stream in streams]).to(device)
+    x, target = (made.to(dtype) for made in (task.inputs(tokens), task.targets(tokens)))
+    if config.backpropagates:
+        return tokens, Sequences(x, target)
+    size = (config.batch_size, network.num_basis)
+    return tokens, Sequences(x, target, small_states(seeds, size, config.updates.init_high, x, *which))
 
 
-@dataclass(frozen=True)
-class AskedErrors:
-    """The loss of networks that are asked in the last slices alone."""
-
-    asked: int
-    """How many slices these are."""
-    reconstruction: float
-
-    def __call__(self, model: nn.Module, x: Tensor, target: Tensor) -> Scored:
-        """Applies the networks and measures them."""
-        errors = SequenceErrors(1.0, self.reconstruction)
-        return errors(_LastSlices(model, self.asked), x, target[..., -self.asked :, :])
-
-
-class _LastSlices(nn.Module):
-    """Gives the outputs of the last slices of a network."""
-
-    def __init__(self, model: nn.Module, count: int) -> None:
-        super().__init__()
-        self.model, self.count = model, count
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.model(x)[0]
-        return y[..., -self.count :, :]
+def build_nmf(config: CopyConfig, seed: int) -> NMFRNN:
+    """An untrained network that learns without backpropagation."""
+    task, network = config.task, config.network
+    return config.updates.build(
+        task.input_size,
+        network.num_basis,
+        task.num_symbols,
+        random_stream(seed, "weights"),
+        inference=SliceBySlice(network.iterations),
+        nonnegative=network.nonnegative,
+    )
 
 
 class CopyRun(NetworkRun):
@@ -184,20 +124,13 @@ class CopyRun(NetworkRun):
 
     def build(self) -> Learner:
         """All networks as they begin."""
-        config, task = self.config, self.config.task()
-        if config.model == "nmf":
-            return NMFLearner(
-                [build_nmf(config, task.input_size, task.num_symbols, job.seed) for job in self.jobs],
-                device=self.device,
-                dtype=self.dtype,
-                mask=task.asked,
+        config, task = self.config, self.config.task
+        if config.backpropagates:
+            return self.gradient_learner(
+                task.input_size, task.num_symbols, init_high=config.updates.init_high, last=task.num_tokens
             )
-        return self.gradient_learner(
-            task.input_size,
-            task.num_symbols,
-            lambda weight: AskedErrors(task.num_tokens, weight),
-            init_high=config.init_high,
-        )
+        networks = [build_nmf(config, job.seed) for job in self.jobs]
+        return NMFLearner(networks, device=self.device, dtype=self.dtype, mask=task.asked)
 
     def num_epochs(self) -> int:
         """As many as there are validations."""
@@ -205,18 +138,21 @@ class CopyRun(NetworkRun):
 
     def source(self) -> Source:
         """Fresh batches."""
-        return CopySource(self.config, self.seeds(), self.device, self.dtype, count=self.config.validate_every)
+        count = self.config.validate_every
+        return Rounds(count, lambda epoch: (self.draw("batch", epoch, k)[1] for k in range(count)))
+
+    def draw(self, purpose: str, epoch: int, k: int) -> tuple[Tensor, Sequences]:
+        """Symbols to remember and a batch made from them, for the networks that still learn."""
+        return draw_batch(self.config, self.seeds(), purpose, epoch, k, device=self.device, dtype=self.dtype)
 
     def examine(self, stats: EpochStats) -> Examined:
         """Counts mistakes on fresh sequences; a network that makes none, or hardly any, has learned enough."""
-        config = self.config
-        seeds = self.seeds()
-        source = CopySource(config, seeds, self.device, self.dtype, "validation", epoch=stats.epoch)
-        wrong, asked = torch.zeros(len(seeds), dtype=torch.long, device=self.device), 0
-        allowed = config.tolerance * config.valid_batches * config.batch_size * config.num_tokens
+        config, num_tokens = self.config, self.config.task.num_tokens
+        wrong, asked = torch.zeros(len(self.members), dtype=torch.long, device=self.device), 0
+        allowed = config.tolerance * config.valid_batches * config.batch_size * num_tokens
         for k in range(config.valid_batches):
-            tokens, batch = source.batch(k)
-            answers = self._answers(batch)[..., -config.num_tokens :, :].argmax(-1)
+            tokens, batch = self.draw("validation", stats.epoch, k)
+            answers = self.answer(batch)[..., -num_tokens:, :].argmax(-1)
             wrong += (answers != tokens).flatten(1).sum(1)
             asked += tokens[0].numel()
             if k + 1 >= FEW_BATCHES and bool((wrong > allowed).all()):
@@ -225,19 +161,20 @@ class CopyRun(NetworkRun):
         curves = {"accuracy_at_steps": 100 * accuracy, "solved": solved.double()}
         return Examined(1 - accuracy, accuracy + solved, curves, done=solved)
 
+    def answer(self, batch: Sequences) -> Tensor:
+        """The outputs of the networks that still learn."""
+        stack = self.learner.stack
+        if isinstance(stack, NMFRNN):
+            return stack.predict(batch.x, batch.state)
+        y: Tensor = stack(batch.x)[0]
+        return y
+
     def measure(self, model: Any, i: int) -> Found:
         """What the validation found when the network was at its best."""
         history = self.history[i]
         solved, accuracy = max(zip(history["solved"], history["accuracy_at_steps"], strict=True))
         steps = [float(k * self.config.validate_every) for k in range(1, len(history["solved"]) + 1)]
         return Found({"solved": solved, "valid_accuracy": accuracy, "steps": steps[-1]}, {"steps": steps})
-
-    def _answers(self, batch: Sequences) -> Tensor:
-        stack = self.learner.stack
-        if isinstance(stack, NMFRNN):
-            return stack.predict(batch.x, batch.state)
-        y: Tensor = stack(batch.x)[0]
-        return y
 
 
 def run(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
@@ -247,37 +184,36 @@ def run(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
 
 def _rows() -> Iterator[Row]:
     nmf = CopyConfig()
-    vanilla = CopyConfig(model="vanilla", nonnegative=False, batch_size=512, weight_decay=2e-4)
-    vanilla = replace(vanilla, valid_batches=200, tolerance=1e-5)
-    factorized = CopyConfig(
-        model="factorized", nonnegative=False, num_basis=512, batch_size=10, lr=1e-4, init_high=5e-2, iterations=20
-    )
-    gated = replace(vanilla, weight_decay=0.0)
+    vanilla = change(nmf, model="vanilla", nonnegative=False, batch_size=512, weight_decay=2e-4)
+    vanilla = change(vanilla, valid_batches=200, tolerance=1e-5)
+    factorized = change(nmf, model="factorized", nonnegative=False, num_basis=512, iterations=20)
+    factorized = change(factorized, batch_size=10, lr=1e-4, init_high=5e-2)
+    gated = change(vanilla, weight_decay=0.0)
     at_any: dict[str, tuple[str, CopyConfig]] = {
         "NMF": ("without backpropagation", nmf),
         "VAN.BPTT": ("vanilla, BPTT", vanilla),
     }
     at_five: dict[str, tuple[str, CopyConfig]] = {
-        "SEMI": ("semi-NMF without backpropagation", replace(nmf, nonnegative=False, steps=4000)),
-        "VAN.NOBPTT": ("vanilla, no BPTT", replace(vanilla, bptt=False, steps=4000)),
+        "SEMI": ("semi-NMF without backpropagation", change(nmf, nonnegative=False, steps=4000)),
+        "VAN.NOBPTT": ("vanilla, no BPTT", change(vanilla, bptt=False, steps=4000)),
         "FAC.BPTT": ("factorized, BPTT", factorized),
-        "FAC.NOBPTT": ("factorized, no BPTT", replace(factorized, bptt=False)),
-        "LSTM": ("LSTM", replace(gated, model="lstm")),
-        "GRU": ("GRU", replace(gated, model="gru")),
+        "FAC.NOBPTT": ("factorized, no BPTT", change(factorized, bptt=False)),
+        "LSTM": ("LSTM", change(gated, model="lstm")),
+        "GRU": ("GRU", change(gated, model="gru")),
     }
     for pause in (5, 10, 15, 20, 30):
         for name, (what, config) in (at_any | at_five if pause == 5 else at_any).items():
-            seeds = 8 if config.model == "nmf" else 3
-            at_pause = replace(config, pause=pause, steps=min(config.steps, 20_000 if pause == 5 else 6000))
+            seeds = 3 if config.backpropagates else 8
+            at_pause = change(config, pause=pause, steps=min(config.steps, 20_000 if pause == 5 else 6000))
             yield Row(f"COPY.{name}.{pause}", at_pause, seeds=seeds, what=what, under=f"pause of {pause}")
 
 
 def _normalizations() -> Iterator[Row]:
-    small = CopyConfig(pause=3, num_tokens=5, num_symbols=6, num_basis=192, batch_size=64, steps=600)
-    small = replace(small, validate_every=50, valid_batches=20)
+    small = change(CopyConfig(), pause=3, num_tokens=5, num_symbols=6, num_basis=192, batch_size=64, steps=600)
+    small = change(small, validate_every=50, valid_batches=20)
     for kind, what in (("NMF", "NMF"), ("SEMI", "semi-NMF")):
         for name in NORMALIZATIONS:
-            config = replace(small, nonnegative=kind == "NMF", normalization=name)
+            config = change(small, nonnegative=kind == "NMF", normalization=name)
             yield Row(f"COPYN.{kind}.{name}", config, seeds=8, what=what, under=name)
 
 

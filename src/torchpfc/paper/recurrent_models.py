@@ -1,4 +1,4 @@
-"""What recurrent experiments train: networks by name, a reader of images, and the paper's loss of a network."""
+"""What recurrent experiments train: networks and their settings, a reader of images, and the paper's loss."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from torchpfc.nmf import ColumnCap, MeanOfMax, Normalization
-from torchpfc.nn import NMFRNN, FactorizedRNN, RecurrentCoupling, SliceBySlice, VanillaRNN, record_couplings
+from torchpfc.nn import NMFRNN, FactorizedRNN, RecurrentCoupling, VanillaRNN, record_couplings
+from torchpfc.nn.recurrent.inference import Inference
 from torchpfc.nn.recurrent.slices import Slices
+from torchpfc.paper.settings import check_choice, check_numbers
 from torchpfc.solvers import FISTA
-from torchpfc.training import Scored, random_stream
+from torchpfc.training import Scored
 
 NETWORKS = ("factorized", "vanilla", "lstm", "gru")
 """Networks that learn by backpropagation."""
@@ -23,6 +25,114 @@ NORMALIZATIONS: dict[str, Normalization | None] = {
     "unnormalized": None,
 }
 """What keeps weights in bounds where networks learn without backpropagation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Settings of networks that learn by backpropagation; copying takes them without it too."""
+
+    model: str = "factorized"
+    """Which network: factorized, vanilla, lstm or gru."""
+    num_basis: int = 100
+    """Size of the state."""
+    nonnegative: bool = True
+    """Whether the weights of a factorized network are to stay non-negative."""
+    bptt: bool = True
+    """Whether gradients pass from slice to slice; an LSTM and a GRU always let them."""
+    iterations: int = 10
+    """Steps of the solver of a factorized network in each slice."""
+    reconstruction_weight: float = 1.0
+    """What the errors of its last states and inputs count."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        check_numbers(self, "num_basis", "iterations", least=1)
+        check_numbers(self, "reconstruction_weight", least=0)
+
+    def build(
+        self, input_size: int, output_size: int, generator: torch.Generator, *, init_high: float | None = None
+    ) -> nn.Module:
+        """An untrained network.
+
+        Args:
+            input_size: Size of the input of a slice.
+            output_size: Size of the output of a slice.
+            generator: Source of the initial weights.
+            init_high: Width of the range that the weights of a factorized one start from; None takes the published one.
+        """
+        sizes = (input_size, self.num_basis, output_size)
+        if self.model == "vanilla":
+            return VanillaRNN(*sizes, bptt=self.bptt, generator=generator)
+        if self.model != "factorized":
+            return GatedRNN(*sizes, kind=self.model, generator=generator)
+        options = {} if init_high is None else {"init_range": _init_range(init_high, self.nonnegative)}
+        return FactorizedRNN(
+            *sizes,
+            nonnegative=self.nonnegative,
+            bptt=self.bptt,
+            solver=FISTA.paper(self.iterations),
+            generator=generator,
+            **options,
+        )
+
+    def errors(self, last: int | None = None) -> SequenceErrors:
+        """What such networks learn by.
+
+        Args:
+            last: How many slices, at the end, have a target; None for all.
+        """
+        return SequenceErrors(1.0, self.reconstruction_weight if self.model == "factorized" else 0.0, last)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updates:
+    """Settings of networks that learn without backpropagation; the defaults are those of the published code."""
+
+    init_high: float = 2e-2
+    """Width of the range that weights start from, which begins at 0 where they are non-negative."""
+    normalization: str = "column-cap"
+    """What keeps weights in bounds: "column-cap", the paper's "mean-of-max", or nothing, "unnormalized"."""
+    rate_h: float = 0.5
+    """Length of a step on the states."""
+    rate_w: float = 0.5
+    """Length of a step on the weights."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        check_choice(self, "normalization", NORMALIZATIONS)
+
+    def build(
+        self,
+        input_size: int,
+        num_basis: int,
+        output_size: int,
+        generator: torch.Generator,
+        *,
+        inference: Inference,
+        nonnegative: bool = True,
+    ) -> NMFRNN:
+        """An untrained network.
+
+        Args:
+            input_size: Size of the input of a slice.
+            num_basis: Size of the state.
+            output_size: Size of the output of a slice.
+            generator: Source of the initial weights.
+            inference: How states are found.
+            nonnegative: Whether weights are to stay so.
+        """
+        return NMFRNN(
+            input_size,
+            num_basis,
+            output_size,
+            nonnegative=nonnegative,
+            inference=inference,
+            normalization=NORMALIZATIONS[self.normalization],
+            rate_h=self.rate_h,
+            rate_w=self.rate_w,
+            init_range=_init_range(self.init_high, nonnegative),
+            generator=generator,
+        )
 
 
 class GatedRNN(nn.Module):
@@ -97,81 +207,6 @@ def _gru_step(from_input: Tensor, from_state: Tensor, h: Tensor) -> Tensor:
     return fresh + keep * (h - fresh)
 
 
-def build_network(
-    name: str,
-    input_size: int,
-    num_basis: int,
-    output_size: int,
-    *,
-    bptt: bool,
-    nonnegative: bool,
-    iterations: int,
-    generator: torch.Generator,
-    init_high: float | None = None,
-) -> nn.Module:
-    """An untrained network.
-
-    Args:
-        name: One of `NETWORKS`.
-        input_size: Size of the input of a slice.
-        num_basis: Size of the state.
-        output_size: Size of the output of a slice.
-        bptt: Whether gradients pass from slice to slice; an LSTM and a GRU always let them.
-        nonnegative: Whether the weights of a factorized network are to stay non-negative.
-        iterations: Steps of its solver in each slice.
-        generator: Source of the initial weights.
-        init_high: Width of the range that its weights start from; None takes the published one.
-    """
-    if name == "vanilla":
-        return VanillaRNN(input_size, num_basis, output_size, bptt=bptt, generator=generator)
-    if name != "factorized":
-        return GatedRNN(input_size, num_basis, output_size, kind=name, generator=generator)
-    options: dict[str, Any] = {}
-    if init_high is not None:
-        options["init_range"] = _init_range(init_high, nonnegative)
-    solver = FISTA.paper(iterations)
-    return FactorizedRNN(
-        input_size,
-        num_basis,
-        output_size,
-        nonnegative=nonnegative,
-        bptt=bptt,
-        solver=solver,
-        generator=generator,
-        **options,
-    )
-
-
-def check_normalization(name: str) -> None:
-    """Checks that there is a normalization of this name."""
-    if name not in NORMALIZATIONS:
-        raise ValueError(f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {name!r}")
-
-
-def build_nmf(config: Any, input_size: int, output_size: int, seed: int) -> NMFRNN:
-    """An untrained network that learns without backpropagation.
-
-    Args:
-        config: Has its settings by their names: `num_basis`, `nonnegative`, `iterations`, `init_high`,
-            `normalization` and the rates.
-        input_size: Size of the input of a slice.
-        output_size: Size of the output of a slice.
-        seed: Of the initial weights.
-    """
-    return NMFRNN(
-        input_size,
-        config.num_basis,
-        output_size,
-        nonnegative=config.nonnegative,
-        inference=SliceBySlice(config.iterations),
-        normalization=NORMALIZATIONS[config.normalization],
-        rate_h=config.rate_h,
-        rate_w=config.rate_w,
-        init_range=_init_range(config.init_high, config.nonnegative),
-        generator=random_stream(seed, "weights"),
-    )
-
-
 def _init_range(width: float, nonnegative: bool) -> tuple[float, float]:
     return (0.0, width) if nonnegative else (-width / 2, width / 2)
 
@@ -216,19 +251,19 @@ class SequenceErrors:
     Args:
         prediction: What the error of the prediction counts, or one weight for each network.
         reconstruction: What the errors of last states and of inputs count; 0 leaves them out.
+        last: How many slices, at the end, have a target; None where all have one.
     """
 
     prediction: float | Tensor = 1.0
     reconstruction: float | Tensor = 0.0
+    last: int | None = None
 
     def __call__(self, model: nn.Module, x: Tensor, target: Tensor) -> Scored:
         """Applies the networks and measures them."""
         if isinstance(self.reconstruction, float | int) and not self.reconstruction:
-            y = _output(model(x))
-            return Scored(self.prediction * mean_squares(y - target), y)
+            return self._score(model(x), target)
         with record_couplings(model) as seen:
-            y = _output(model(x))
-        loss = self.prediction * mean_squares(y - target)
+            loss, y = self._score(model(x), target)
         for couplings in seen.values():
             for coupling in couplings:
                 assert isinstance(coupling, RecurrentCoupling)
@@ -237,13 +272,14 @@ class SequenceErrors:
                 loss = loss + self.reconstruction * of_both / len(couplings)
         return Scored(loss, y)
 
+    def _score(self, answer: Any, target: Tensor) -> Scored:
+        """The error of the prediction; outputs of networks may come with their state."""
+        y: Tensor = answer[0] if isinstance(answer, tuple) else answer
+        if self.last is not None:
+            y, target = y[..., -self.last :, :], target[..., -self.last :, :]
+        return Scored(self.prediction * mean_squares(y - target), y)
+
 
 def mean_squares(errors: Tensor) -> Tensor:
     """The mean over all but the first dimension: one number for each model of a stack."""
     return errors.square().flatten(1).mean(1)
-
-
-def _output(answer: Any) -> Tensor:
-    """The outputs of a network, which may come with its state."""
-    y: Tensor = answer[0] if isinstance(answer, tuple) else answer
-    return y

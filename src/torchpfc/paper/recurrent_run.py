@@ -2,15 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
-from torchpfc.nn import PFCBlock, keep_nonnegative, stack_models
+from torchpfc.nn import keep_nonnegative, stack_models
 from torchpfc.optim import RMSprop
-from torchpfc.paper.learners import GradientLearner
-from torchpfc.paper.recurrent_models import build_network
+from torchpfc.paper.learners import GradientLearner, Sequences
 from torchpfc.paper.results import Result
+from torchpfc.paper.settings import check_numbers
 from torchpfc.paper.stack_run import Found, StackRun
-from torchpfc.training import Objective, random_stream
+from torchpfc.training import random_stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """Settings of RMSprop."""
+
+    lr: float
+    weight_decay: float
+    """Share of each weight that a step takes away, not multiplied by the learning rate."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        check_numbers(self, "lr", least=0)
+        check_numbers(self, "weight_decay", least=0, limit=1)
+
+
+@dataclass(eq=False)
+class Rounds:
+    """A source of batches that are made when they are asked for."""
+
+    count: int
+    """Batches in a round."""
+    batches: Callable[[int], Iterable[Sequences]]
+    """Makes those of a round, by its number."""
+    epoch: int = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the round."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Sequences]:
+        return iter(self.batches(self.epoch))
 
 
 class NetworkRun(StackRun):
@@ -21,43 +57,25 @@ class NetworkRun(StackRun):
         return [self.jobs[i].seed for i in self.members.tolist()]
 
     def gradient_learner(
-        self,
-        input_size: int,
-        output_size: int,
-        objective: Callable[[float], Objective],
-        *,
-        init_high: float | None = None,
+        self, input_size: int, output_size: int, *, init_high: float | None = None, last: int | None = None
     ) -> GradientLearner:
         """All networks as they begin, where they learn by backpropagation.
 
         Args:
             input_size: Size of the input of a slice.
             output_size: Size of the output of a slice.
-            objective: Makes the loss from what errors of reconstruction count, which is 0 where there are none.
             init_high: Width of the range that weights start from; None takes the published one.
+            last: How many slices, at the end, have a target; None for all.
         """
-        config = self.config
-        networks = [
-            build_network(
-                config.model,
-                input_size,
-                config.num_basis,
-                output_size,
-                bptt=getattr(config, "bptt", True),
-                nonnegative=getattr(config, "nonnegative", False),
-                iterations=config.iterations,
-                init_high=init_high,
-                generator=random_stream(job.seed, "weights"),
-            )
-            for job in self.jobs
-        ]
+        network, optimizing = self.config.network, self.config.optimizer
+        streams = [random_stream(job.seed, "weights") for job in self.jobs]
+        networks = [network.build(input_size, output_size, stream, init_high=init_high) for stream in streams]
         stack = stack_models(networks).to(self.device, self.dtype)
-        optimizer = RMSprop(stack.parameters(), lr=config.lr, weight_decay=config.weight_decay)
-        if any(isinstance(module, PFCBlock) and module.nonnegative for module in stack.modules()):
+        optimizer = RMSprop(stack.parameters(), lr=optimizing.lr, weight_decay=optimizing.weight_decay)
+        if network.model == "factorized" and network.nonnegative:
             keep_nonnegative(stack, optimizer)
-        weight = getattr(config, "reconstruction_weight", 0.0) if config.model == "factorized" else 0.0
-        loss = objective(weight)
-        return GradientLearner(stack, optimizer, lambda members: loss, self.fabric)
+        errors = network.errors(last)
+        return GradientLearner(stack, optimizer, lambda members: errors, self.fabric)
 
     def result(self, i: int, found: Found) -> Result:
         """What is known of a network, with the number of rounds."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchpfc.audio import ClipSampler, NMFSeparator, save_separator
-from torchpfc.paper.learners import Learner, Source
-from torchpfc.paper.recurrent_models import SequenceErrors, mean_squares
-from torchpfc.paper.recurrent_run import NetworkRun
+from torchpfc.paper.learners import Learner, Sequences, Source
+from torchpfc.paper.recurrent_models import mean_squares
+from torchpfc.paper.recurrent_run import NetworkRun, Rounds
 from torchpfc.paper.registry import Experiment, Job, Ratio, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
@@ -31,14 +30,13 @@ from torchpfc.paper.separation_measures import (
 from torchpfc.paper.separation_songs import (
     FEATURES,
     NETWORKS,
-    ClipSource,
     SeparationConfig,
     Songs,
     all_clips,
     hear,
     load_songs,
 )
-from torchpfc.paper.settings import settings
+from torchpfc.paper.settings import change, settings
 from torchpfc.paper.stack_run import Examined, Found
 from torchpfc.training import EpochStats, random_stream
 
@@ -63,7 +61,7 @@ class SeparationRun(NetworkRun):
 
     def build(self) -> Learner:
         """All networks as they begin."""
-        return self.gradient_learner(FEATURES.bins, FEATURES.bins, lambda weight: SequenceErrors())
+        return self.gradient_learner(FEATURES.bins, FEATURES.bins)
 
     def num_epochs(self) -> int:
         """As many as there are validations."""
@@ -72,7 +70,14 @@ class SeparationRun(NetworkRun):
     def source(self) -> Source:
         """Fresh clips."""
         count = min(self.config.validate_every, self.songs.steps)
-        return ClipSource(self.sampler, self.seeds(), self.config.batch_size, count, self.device, self.dtype)
+        return Rounds(count, lambda epoch: (self.draw(epoch, k) for k in range(count)))
+
+    def draw(self, epoch: int, k: int) -> Sequences:
+        """A batch of clips for the networks that still learn, which depends on the seeds and these numbers alone."""
+        streams = [random_stream(seed, "clips", epoch, k) for seed in self.seeds()]
+        drawn = [hear(self.sampler.draw(self.config.batch_size, stream)) for stream in streams]
+        x, target = (torch.stack(part).to(self.device, self.dtype) for part in zip(*drawn, strict=True))
+        return Sequences(x, target)
 
     def examine(self, stats: EpochStats) -> Examined:
         """The error on validation songs, whose clips are as they are in the song."""
@@ -165,9 +170,9 @@ def run(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
 RATES = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3)
 """Learning rates that both networks are tried with."""
 
-PAPER = {"FAC": SeparationConfig(), "VAN": SeparationConfig(model="vanilla", lr=1e-4)}
+PAPER = {"FAC": SeparationConfig(), "VAN": change(SeparationConfig(), model="vanilla", lr=1e-4)}
 SMALL = {
-    key: replace(config, num_basis=256, batch_size=20, clip_seconds=2.0, epochs=30.0, validate_every=100)
+    key: change(config, num_basis=256, batch_size=20, clip_seconds=2.0, epochs=30.0, validate_every=100)
     for key, config in PAPER.items()
 }
 """What two cores can train."""
@@ -179,7 +184,7 @@ BEST_RATES = {"FAC": 1e-3, "VAN": 1e-3}
 def _made_up() -> Iterator[Row]:
     yield Row("SEP.MIX", SeparationConfig(model="mixture"), what="the mixture itself: the floor")
     yield Row("SEP.NMF", SeparationConfig(model="nmf", num_basis=128), seeds=3, what="NMF, 64 and 64 columns")
-    chosen = [(key, replace(config, lr=BEST_RATES[key])) for key, config in SMALL.items()]
+    chosen = [(key, change(config, lr=BEST_RATES[key])) for key, config in SMALL.items()]
     for key, config in [*chosen, *PAPER.items()]:
         what = f"{config.model} RNN, {config.num_basis} parts"
         yield Row(f"SEP.{key}.{config.num_basis}", config, seeds=3, what=what)
@@ -189,13 +194,13 @@ def _made_up() -> Iterator[Row]:
 def _rates() -> Iterator[Row]:
     for key, config in SMALL.items():
         for lr in RATES:
-            yield Row(f"SEPLR.{key}.{lr:g}", replace(config, lr=lr))
+            yield Row(f"SEPLR.{key}.{lr:g}", change(config, lr=lr))
 
 
 def _musdb() -> Iterator[Row]:
     # The numbers of the paper: means of three runs.
     for key, paper in {"FAC": 2.497e-3, "VAN": 3.657e-3}.items():
-        config = replace(PAPER[key], dataset="musdb18hq")
+        config = change(PAPER[key], dataset="musdb18hq")
         yield Row(f"AUD.{key}", config, paper, slack=0.1 * paper, seeds=3, lower_is_better=True)
 
 

@@ -27,10 +27,9 @@ from torchpfc.audio import (
     superposition_error,
 )
 from torchpfc.audio.files import Audio, encode_mp3
-from torchpfc.data.png import encode_png
 from torchpfc.nn import FactorizedRNN, record_couplings
+from torchpfc.paper.drawing import LINE, draw_framed, draw_pixels
 from torchpfc.paper.separation_songs import FEATURES, Songs, all_clips, hear
-from torchpfc.paper.sequence_pictures import LINE, to_png
 
 SHOWN_COLUMNS = 32
 """How many of the columns that were used most are drawn."""
@@ -168,7 +167,7 @@ def draw(method: Method, track: Track) -> dict[str, str]:
     brightest = max(float(spectra[0].max()), 1e-12)
     gap = torch.full((len(spectra[0]), 6), 0.0)
     side_by_side = [part for spectrum in spectra for part in (spectrum / brightest, gap)][:-1]
-    images = {"spectrograms": to_png(torch.cat(side_by_side, dim=1))}
+    images = {"spectrograms": draw_framed(torch.cat(side_by_side, dim=1))}
     if isinstance(method, ByModel) and (columns := columns_used(method.model, track)) is not None:
         images["columns"] = _draw_columns(columns)
     return images
@@ -213,7 +212,7 @@ def _draw_columns(columns: Tensor) -> str:
         wide = pixels.repeat_interleave(COLUMN_WIDTH, dim=1)
         wide[:, ::COLUMN_WIDTH] = 1.0  # a gap
         rows += [wide, torch.full((2, wide.shape[1], 3), 1 - LINE)]
-    return base64.b64encode(encode_png((255 * torch.cat(rows[:-1])).round().byte())).decode()
+    return draw_pixels((255 * torch.cat(rows[:-1])).round().byte())
 
 
 def listen(method: Method, track: Track) -> dict[str, str]:

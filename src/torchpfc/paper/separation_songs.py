@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -12,13 +12,14 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from torchpfc.audio import Clips, ClipSampler, Features, Track, find_musdb, find_tracks
+from torchpfc.audio import Clips, Features, Track, find_musdb, find_tracks
 from torchpfc.audio.stems import load_tracks
 from torchpfc.data.formats import DataError
 from torchpfc.data.images import data_folders
-from torchpfc.paper.learners import Sequences
+from torchpfc.paper.recurrent_models import Network
+from torchpfc.paper.recurrent_run import Optimizer
+from torchpfc.paper.settings import change, check_choice, check_numbers, settings
 from torchpfc.paper.songs import fingerprint, generate_tracks
-from torchpfc.training import random_stream
 
 GENERATED = "generated"
 NETWORKS = ("factorized", "vanilla")
@@ -38,8 +39,7 @@ class SeparationConfig:
     """Size of the state; for NMF, columns of vocals and of the rest together."""
     iterations: int = 10
     """Steps of the solver in each slice, for the factorized network."""
-    lr: float = 5e-4
-    weight_decay: float = 5e-5
+    optimizer: Optimizer = field(default=Optimizer(lr=5e-4, weight_decay=5e-5))
     batch_size: int = 100
     clip_seconds: float = 5.0
     gain_per_batch: bool = False
@@ -56,16 +56,20 @@ class SeparationConfig:
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        if self.model not in MODELS:
-            raise ValueError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
-        for name in ("num_basis", "iterations", "batch_size", "validate_every", *_SONGS):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_choice(self, "model", MODELS)
+        check_numbers(self, "num_basis", "iterations", "batch_size", "validate_every", least=1)
+        check_numbers(self, "train_songs", "valid_songs", "test_songs", least=1)
         for name in ("clip_seconds", "song_seconds", "epochs", "lr"):
-            if not 0 < (value := getattr(self, name)) < math.inf:
+            if not 0 < (value := settings(self)[name]) < math.inf:
                 raise ValueError(f"{name} must be positive and finite, got {value}")
         if self.model == "nmf" and self.num_basis < 2:
             raise ValueError(f"num_basis must be at least 2 for nmf, got {self.num_basis}")
+
+    @property
+    def network(self) -> Network:
+        """The network, where it is one: weights have any sign, and predictions alone count."""
+        of_prediction = {"nonnegative": False, "reconstruction_weight": 0.0}
+        return Network(model=self.model, num_basis=self.num_basis, iterations=self.iterations, **of_prediction)
 
     @property
     def samples(self) -> int:
@@ -74,7 +78,7 @@ class SeparationConfig:
 
     def smoke(self) -> Self:
         """A few steps with songs of a moment, made up whatever was asked for."""
-        return replace(
+        return change(
             self,
             dataset=GENERATED,
             num_basis=6,
@@ -108,9 +112,6 @@ class SeparationConfig:
         slices = self.epochs * self.train_songs * self.song_seconds * FEATURES.rate / FEATURES.hop
         per_slice = self.iterations if self.model == "factorized" else 1
         return 1e-9 * slices * per_slice * self.num_basis * (self.num_basis + FEATURES.bins)
-
-
-_SONGS = ("train_songs", "valid_songs", "test_songs")
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,34 +204,3 @@ def all_clips(tracks: Sequence[Track], samples: int) -> Clips:
         for track in tracks
     ]
     return Clips(*(torch.cat(parts) for parts in zip(*cut, strict=True)))
-
-
-@dataclass(eq=False)
-class ClipSource:
-    """Clips to learn from: those of a round depend on the seeds and its number alone."""
-
-    sampler: ClipSampler
-    seeds: Sequence[int]
-    batch_size: int
-    count: int
-    """Batches in a round."""
-    device: torch.device
-    dtype: torch.dtype
-    epoch: int = 0
-
-    def __len__(self) -> int:
-        return self.count
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the round."""
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[Sequences]:
-        """The batches of the round."""
-        for k in range(self.count):
-            drawn = [
-                hear(self.sampler.draw(self.batch_size, random_stream(seed, "clips", self.epoch, k)))
-                for seed in self.seeds
-            ]
-            x, target = (torch.stack(part).to(self.device, self.dtype) for part in zip(*drawn, strict=True))
-            yield Sequences(x, target)

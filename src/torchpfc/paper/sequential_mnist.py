@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchpfc.data.images import ImageData
-from torchpfc.nn import NMFRNN
+from torchpfc.nn import NMFRNN, SliceBySlice
 from torchpfc.paper.image_run import ImageRun, Recipe, Sets
 from torchpfc.paper.images import ImageConfig
 from torchpfc.paper.learners import Learner, NMFLearner, Sequences, Source, small_states
-from torchpfc.paper.recurrent_models import (
-    NETWORKS,
-    ImageReader,
-    SequenceErrors,
-    build_network,
-    build_nmf,
-    check_normalization,
-    image_columns,
-)
-from torchpfc.paper.recurrent_run import NetworkRun
+from torchpfc.paper.recurrent_models import NETWORKS, ImageReader, Network, SequenceErrors, Updates, image_columns
+from torchpfc.paper.recurrent_run import NetworkRun, Rounds
 from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
+from torchpfc.paper.settings import change, check_choice, check_numbers
 from torchpfc.paper.stack_run import Examined, Found
-from torchpfc.training import Batches, EarlyStopping, EpochStats
+from torchpfc.training import Batches, EarlyStopping, EpochStats, random_stream
 
 NAME = "sequential-mnist"
 SIZES = (512, 2048)
@@ -62,12 +55,11 @@ class SequentialMNIST(ImageConfig):
     def __post_init__(self) -> None:
         """Checks the settings."""
         super().__post_init__()
-        if self.model not in NETWORKS:
-            raise ValueError(f"model must be one of {', '.join(NETWORKS)}, got {self.model!r}")
+        check_choice(self, "model", NETWORKS)
         if self.model != "factorized" and (self.nonnegative or self.reconstruction_weight):
             raise ValueError(f"nonnegative and reconstruction_weight must be off for {self.model!r}, which has neither")
-        self._check(1, math.inf, "num_basis", "iterations")
-        self._check(0, math.inf, "reconstruction_weight")
+        check_numbers(self, "num_basis", "iterations", least=1)
+        check_numbers(self, "reconstruction_weight", least=0)
         if not 0 < self.lr_decay <= 1:
             raise ValueError(f"lr_decay must be greater than 0 and at most 1, got {self.lr_decay}")
 
@@ -92,12 +84,8 @@ class NMFSequentialMNIST(ImageConfig):
     num_basis: int = 512
     iterations: int = 25
     """Steps on the state of each slice."""
-    init_high: float = 1e-2
-    """Upper end of the range that weights and first states start from."""
-    normalization: str = "column-cap"
-    """What keeps weights in bounds: "column-cap", "mean-of-max", or "unnormalized"."""
-    rate_h: float = 0.5
-    rate_w: float = 0.5
+    updates: Updates = field(default=Updates(init_high=1e-2))
+    """The range of the weights is that of first states too."""
     batch_size: int = 200
     epochs: int = 20
     patience: int = 5
@@ -108,8 +96,7 @@ class NMFSequentialMNIST(ImageConfig):
         super().__post_init__()
         if self.model != "nmf":
             raise ValueError(f"model must be nmf without backpropagation, got {self.model!r}")
-        check_normalization(self.normalization)
-        self._check(1, math.inf, "num_basis", "iterations")
+        check_numbers(self, "num_basis", "iterations", least=1)
 
     def stack_key(self) -> object:
         """Itself: networks that differ in their seed alone learn side by side."""
@@ -129,17 +116,27 @@ class NMFSequentialMNIST(ImageConfig):
 def build_reader(config: SequentialMNIST, data: ImageData, generator: torch.Generator) -> nn.Module:
     """An untrained network that reads images."""
     shape = data.train.shape
-    network = build_network(
-        config.model,
-        shape[0] * shape[1],
+    network = Network(
+        model=config.model,
+        num_basis=config.num_basis,
+        nonnegative=config.nonnegative,
+        bptt=config.bptt,
+        iterations=config.iterations,
+    )
+    return ImageReader(network.build(shape[0] * shape[1], data.num_classes, generator), shape)
+
+
+def build_nmf(config: NMFSequentialMNIST, data: ImageData, seed: int) -> NMFRNN:
+    """An untrained network that learns without backpropagation."""
+    channels, rows, _ = data.train.shape
+    return config.updates.build(
+        channels * rows,
         config.num_basis,
         data.num_classes,
-        bptt=config.bptt,
+        random_stream(seed, "weights"),
+        inference=SliceBySlice(config.iterations),
         nonnegative=config.nonnegative,
-        iterations=config.iterations,
-        generator=generator,
     )
-    return ImageReader(network, shape)
 
 
 RECIPE = Recipe(
@@ -150,44 +147,11 @@ RECIPE = Recipe(
 )
 
 
-class ImageSource:
-    """Batches of images as sequences, with the class as the target of the last slice.
-
-    Args:
-        batches: The images, other ones for each network.
-        seeds: Of the networks.
-        shape: Channels, rows and columns of an image.
-        config: Of the networks.
-    """
-
-    def __init__(
-        self, batches: Batches, seeds: Sequence[int], shape: tuple[int, int, int], config: NMFSequentialMNIST
-    ) -> None:
-        self._batches, self._seeds, self._shape, self._config = batches, seeds, shape, config
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the order of the images."""
-        self._batches.set_epoch(epoch)
-
-    def __iter__(self) -> Iterator[Sequences]:
-        """The batches of an epoch."""
-        for k, batch in enumerate(self._batches):
-            x = image_columns(batch.x, self._shape)
-            target = batch.target.new_zeros(*x.shape[:-1], batch.target.shape[-1])
-            target[..., -1, :] = batch.target
-            size = (x.shape[1], self._config.num_basis)
-            yield Sequences(
-                x, target, small_states(self._seeds, size, self._config.init_high, x, self._batches.epoch, k)
-            )
-
-
 class NMFRun(NetworkRun):
     """Learning without backpropagation, from images in batches."""
 
     config: NMFSequentialMNIST
+    learner: NMFLearner
 
     def prepare(self) -> None:
         """Loads the images."""
@@ -197,8 +161,7 @@ class NMFRun(NetworkRun):
 
     def build(self) -> Learner:
         """All networks as they begin."""
-        size = self.shape[0] * self.shape[1]
-        networks = [build_nmf(self.config, size, self.data.num_classes, job.seed) for job in self.jobs]
+        networks = [build_nmf(self.config, self.data, job.seed) for job in self.jobs]
         last = torch.arange(self.shape[2]) == self.shape[2] - 1
         return NMFLearner(networks, device=self.device, dtype=self.dtype, mask=last)
 
@@ -211,7 +174,7 @@ class NMFRun(NetworkRun):
         return EarlyStopping(self.config.patience, len(self.jobs), keep="accuracy")
 
     def source(self) -> Source:
-        """The images of each network, in an order of its own."""
+        """The images of each network as sequences, whose last slice has the class as its target."""
         seeds = self.seeds()
         batches = Batches(
             self.sets.x,
@@ -221,14 +184,25 @@ class NMFRun(NetworkRun):
             seeds=seeds,
             drop_last=True,
         )
-        return ImageSource(batches, seeds, self.shape, self.config)
+
+        def of_epoch(epoch: int) -> Iterator[Sequences]:
+            batches.set_epoch(epoch)
+            for k, batch in enumerate(batches):
+                x = image_columns(batch.x, self.shape)
+                target = F.pad(batch.target.unsqueeze(-2), (0, 0, x.shape[-2] - 1, 0))
+                yield Sequences(x, target, self.first_states(seeds, x, epoch, k))
+
+        return Rounds(len(batches), of_epoch)
+
+    def first_states(self, seeds: Sequence[int], x: Tensor, *purpose: object) -> Tensor:
+        """The states before the first slices."""
+        size = (x.shape[1], self.config.num_basis)
+        return small_states(seeds, size, self.config.updates.init_high, x, *purpose)
 
     def examine(self, stats: EpochStats) -> Examined:
         """Measures the accuracy on validation images."""
-        stack = self.learner.stack
-        assert isinstance(stack, NMFRNN)
         rows = self.sets.valid[0][self.members].to(self.device)
-        accuracy = self._accuracy(stack, self.seeds(), self.sets.x, self.sets.target, rows)
+        accuracy = self._accuracy(self.learner.stack, self.seeds(), self.sets.x, self.sets.target, rows)
         return Examined(100 - accuracy, accuracy, {"valid_accuracy": accuracy})
 
     def measure(self, model: NMFRNN, i: int) -> Found:
@@ -249,11 +223,8 @@ class NMFRun(NetworkRun):
         """In percent, for each network."""
         right = torch.zeros(len(rows), device=self.device)
         for k, part in enumerate(torch.split(rows, self.config.batch_size, dim=1)):
-            size = (part.shape[1], self.config.num_basis)
-            state = small_states(seeds, size, self.config.init_high, x, "measured", k)
             images = image_columns(x[part], self.shape)
-            alone = network.weight.ndim == 2
-            y = network.predict(images[0], state[0]) if alone else network.predict(images, state)
+            y = network.predict(images, self.first_states(seeds, images, "measured", k))
             right += (y[..., -1, :].argmax(-1) == target[part].argmax(-1)).sum(-1)
         return (100 * right / rows.shape[1]).cpu()
 
@@ -286,11 +257,11 @@ def fast(config: SequentialMNIST | NMFSequentialMNIST) -> SequentialMNIST | NMFS
     if isinstance(config, NMFSequentialMNIST):
         return config
     kind = config.model if config.model != "factorized" else "N" if config.nonnegative else "S"
-    settings = _FAST[kind, config.bptt][config.num_basis > SIZES[0]]
-    if settings is None:
+    faster = _FAST[kind, config.bptt][config.num_basis > SIZES[0]]
+    if faster is None:
         return config
-    lr, lr_decay, epochs = settings
-    return replace(config, lr=lr, lr_decay=lr_decay, epochs=epochs)
+    lr, lr_decay, epochs = faster
+    return change(config, lr=lr, lr_decay=lr_decay, epochs=epochs)
 
 
 SLACK = 0.3

@@ -1,6 +1,5 @@
 import base64
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,14 @@ from torchpfc.nmf import ColumnCap, MeanOfMax
 from torchpfc.nn import AllSlices, SliceBySlice
 from torchpfc.paper import experiments
 from torchpfc.paper.learners import GradientLearner
+from torchpfc.paper.recurrent_models import Updates
 from torchpfc.paper.registry import Job
 from torchpfc.paper.repeating_sequence import CHANGES
+from torchpfc.paper.repeating_sequence.judging import repeat_pattern
+from torchpfc.paper.repeating_sequence.runs import GradientRun, NMFRun, is_pictured, run
+from torchpfc.paper.repeating_sequence.settings import ROUNDS, RepeatingSequence, TrainedSequence, fast
 from torchpfc.paper.results import Result
-from torchpfc.paper.sequence_judging import repeat
-from torchpfc.paper.sequence_runs import GradientRun, NMFRun, is_pictured, run
-from torchpfc.paper.sequence_settings import ROUNDS, RepeatingSequence, TrainedSequence, fast
+from torchpfc.paper.settings import change
 from torchpfc.training import EpochStats
 
 PICTURES = {"stacked_weights", "factorization_before", "factorization_after", "sequences"}
@@ -28,7 +29,7 @@ PICTURES = {"stacked_weights", "factorization_before", "factorization_after", "s
 @pytest.fixture(autouse=True)
 def short_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two repetitions are enough to see that something is measured."""
-    monkeypatch.setattr("torchpfc.paper.sequence_runs.MEASURED_REPEATS", 2)
+    monkeypatch.setattr("torchpfc.paper.repeating_sequence.runs.MEASURED_REPEATS", 2)
 
 
 def rows() -> dict[str, Any]:
@@ -37,7 +38,7 @@ def rows() -> dict[str, Any]:
 
 def small(**changes: Any) -> RepeatingSequence:
     settings = {"num_basis": 12, "repeats": 2, "passes": ROUNDS, "iterations": 3, "init_high": 0.3}
-    return RepeatingSequence(**{**settings, **changes})
+    return change(RepeatingSequence(), **{**settings, **changes})
 
 
 def run_small(folder: Path, *seeds: int, config: Any = None, **changes: Any) -> list[Result]:
@@ -50,14 +51,14 @@ def run_small(folder: Path, *seeds: int, config: Any = None, **changes: Any) -> 
 
 def test_defaults_are_those_of_the_published_code() -> None:
     config = RepeatingSequence()
-    assert (config.repeats, config.passes, config.iterations) == (8, 410, 100)
-    assert (config.init_high, config.threshold, config.rate_h, config.rate_w) == (2e-2, 5e-4, 0.5, 0.5)
+    assert (config.sequence.repeats, config.sequence.passes, config.iterations) == (8, 410, 100)
+    assert config.threshold == 5e-4 and config.updates == Updates(init_high=2e-2, rate_h=0.5, rate_w=0.5)
     network = config.make_network(3)
     assert network.inference == SliceBySlice(100) and network.normalization == ColumnCap()
     assert network.init_range == (0.0, 2e-2) and network.threshold == 5e-4 and network.weight.shape == (108, 100)
-    text = replace(config, **CHANGES["text"][1]).make_network(3)
+    text = change(config, **CHANGES["text"][1]).make_network(3)
     assert text.normalization == MeanOfMax() and text.rate_h == text.rate_w == 1.0 and text.threshold == 0.0
-    assert replace(config, inference="all-slices").make_network(3).inference == AllSlices(100)
+    assert change(config, inference="all-slices").make_network(3).inference == AllSlices(100)
     assert not torch.equal(network.weight, config.make_network(3, start=1).weight)
 
 
@@ -65,14 +66,14 @@ def test_every_size_and_change_has_its_row() -> None:
     found = rows()
     assert {row.config.num_basis for id, row in found.items() if id.startswith("SEQ.")} >= {25, 50, 100, 150, 500}
     assert all(row.seeds >= 20 for id, row in found.items() if id.startswith(("SEQ.", "SEQR.", "SEQX.")))
-    assert found["SEQR.100"].config.pattern == "random" and found["SEQX.50.five-starts"].config.starts == 5
+    assert found["SEQR.100"].config.sequence.pattern == "random" and found["SEQX.50.five-starts"].config.starts == 5
     assert found["SEQ.50"].config == found["SEQX.50.published"].config
-    assert found["SEQB.VAN"].config.model == "vanilla" and not found["SEQB.FAC.N.NOBPTT"].config.bptt
+    assert found["SEQB.VAN"].config.network.model == "vanilla" and not found["SEQB.FAC.N.NOBPTT"].config.network.bptt
 
 
 def test_the_fast_preset_carries_the_state_on() -> None:
-    config = fast(RepeatingSequence(num_basis=150, pattern="random"))
-    assert config.carried and config.settling > 0 and (config.num_basis, config.pattern) == (150, "random")
+    config = fast(change(RepeatingSequence(num_basis=150), pattern="random"))
+    assert config.carried and config.settling > 0 and (config.num_basis, config.sequence.pattern) == (150, "random")
     assert config.make_network(0).threshold == 0 < config.threshold
     assert fast(TrainedSequence()) == TrainedSequence()
 
@@ -105,7 +106,7 @@ def test_the_end_of_the_passes_has_settings_of_its_own() -> None:
         found.append((network.inference, network.threshold, network.normalization))
     assert found == [(SliceBySlice(100), 0.5, ColumnCap())] * 6 + [(SliceBySlice(7), 0.0, None)] * 4
     assert config.make_network(0).inference == SliceBySlice(7)
-    assert replace(config, settling=0.0).make_network(0).threshold == 0.5
+    assert change(config, settling=0.0).make_network(0).threshold == 0.5
 
 
 @pytest.mark.parametrize(
@@ -122,14 +123,14 @@ def test_the_end_of_the_passes_has_settings_of_its_own() -> None:
 )
 def test_a_setting_out_of_range_is_named(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        RepeatingSequence(**setting)
+        change(RepeatingSequence(), **setting)
 
 
 def test_networks_stack_where_only_the_seed_differs() -> None:
     config = RepeatingSequence()
     assert config.stack_key() == RepeatingSequence().stack_key() and config.stack_size() == 20
-    assert config.stack_key() != replace(config, threshold=0.0).stack_key() != TrainedSequence().stack_key()
-    assert config.cost() < replace(config, starts=5).cost() and config.cost() < replace(config, num_basis=500).cost()
+    assert config.stack_key() != change(config, threshold=0.0).stack_key() != TrainedSequence().stack_key()
+    assert config.cost() < change(config, starts=5).cost() and config.cost() < change(config, num_basis=500).cost()
 
 
 # Running
@@ -167,7 +168,7 @@ def test_a_run_begins_as_a_plain_fit(tmp_path: Path) -> None:
     config = small(passes=2 * ROUNDS, threshold=0.05, settling=0.5, final_iterations=4)
     (result,) = run_small(tmp_path, 7, config=config)
     rnn = config.make_network(7).double()
-    symbols = repeat(PATTERN, 2)
+    symbols = repeat_pattern(PATTERN, 2)
     rnn.threshold, rnn.inference, rnn.normalization = 0.05, SliceBySlice(3), ColumnCap()
     first = rnn.fit(symbols, passes=ROUNDS)
     rnn.threshold, rnn.inference, rnn.normalization = 0.0, SliceBySlice(4), None
@@ -185,14 +186,13 @@ def test_first_runs_have_pictures_and_a_machine(tmp_path: Path) -> None:
     assert all(base64.b64decode(image).startswith(b"\x89PNG") for image in first.images.values())
     known = RepeatingSequence(num_basis=100)
     assert is_pictured(Job(known, 0)) and is_pictured(Job(fast(known), 0)) and not is_pictured(Job(known, 1))
-    assert is_pictured(Job(replace(known, num_basis=50), 2)) and not is_pictured(Job(replace(known, starts=5), 0))
+    assert is_pictured(Job(change(known, num_basis=50), 2)) and not is_pictured(Job(change(known, starts=5), 0))
 
 
 @pytest.mark.parametrize("model", ["factorized", "vanilla"])
 def test_networks_that_learn_by_backpropagation(model: str, tmp_path: Path) -> None:
-    config = TrainedSequence(
-        model=model, num_basis=8, repeats=2, passes=ROUNDS, iterations=2, nonnegative=model != "vanilla"
-    )
+    config = change(TrainedSequence(), model=model, num_basis=8, repeats=2, passes=ROUNDS, iterations=2)
+    config = change(config, nonnegative=model != "vanilla")
     together = run_small(tmp_path / "together", 0, 1, config=config)
     for result in together:
         (alone,) = run_small(tmp_path / f"{result.seed}", result.seed, config=config)
@@ -205,7 +205,7 @@ def test_networks_that_learn_by_backpropagation(model: str, tmp_path: Path) -> N
 
 
 def test_the_round_of_the_lowest_training_loss_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = TrainedSequence(model="vanilla", num_basis=8, repeats=2, passes=ROUNDS, nonnegative=False)
+    config = change(TrainedSequence(), model="vanilla", num_basis=8, repeats=2, passes=ROUNDS, nonnegative=False)
     rounds = GradientLearner.rounds
 
     def falls_and_rises(self: GradientLearner, *arguments: Any) -> Iterator[EpochStats]:
@@ -226,10 +226,10 @@ def test_the_round_of_the_lowest_training_loss_counts(tmp_path: Path, monkeypatc
 
 def test_a_pattern_is_learned_exactly_in_a_small_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pattern = (0, 1, 1, 2, 0, 3)
-    monkeypatch.setattr("torchpfc.paper.sequence_settings.PATTERN", pattern)
-    change = {"passes": 100, "settling": 0.3, "final_iterations": 40, "threshold": 1e-2}
-    config = replace(fast(RepeatingSequence(num_basis=30)), **change)
-    monkeypatch.setattr("torchpfc.paper.sequence_runs.MEASURED_REPEATS", 6)
+    monkeypatch.setattr("torchpfc.paper.repeating_sequence.settings.PATTERN", pattern)
+    config = fast(RepeatingSequence(num_basis=30))
+    config = change(config, passes=100, settling=0.3, final_iterations=40, threshold=1e-2)
+    monkeypatch.setattr("torchpfc.paper.repeating_sequence.runs.MEASURED_REPEATS", 6)
     results = list(run([Job(config, seed) for seed in range(3)], context(tmp_path, precision="32")))
     assert sum(result.metrics["success"] for result in results) >= 2
     best = next(result for result in results if result.metrics["success"])

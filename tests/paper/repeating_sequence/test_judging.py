@@ -9,15 +9,15 @@ from torch import Tensor
 from torchpfc import NMFRNN, FactorizedRNN
 from torchpfc.data.sequences import PATTERN
 from torchpfc.nn import SliceBySlice
-from torchpfc.paper.sequence_judging import (
+from torchpfc.paper.repeating_sequence.judging import (
     go_on,
     judge_generated,
     judge_machine,
     machine_curves,
-    repeat,
+    repeat_pattern,
     slice_errors,
 )
-from torchpfc.paper.sequence_pictures import CELL, SPARE, pictures
+from torchpfc.paper.repeating_sequence.pictures import CELL, SPARE, pictures
 from torchpfc.training import random_stream
 
 
@@ -39,7 +39,7 @@ def one_hot(symbols: Tensor) -> Tensor:
 
 def test_a_machine_that_knows_the_pattern_is_recognised() -> None:
     rnn = machine()
-    symbols = repeat(PATTERN, 3)
+    symbols = repeat_pattern(PATTERN, 3)
     assert symbols.tolist() == [*PATTERN] * 3 + [0]
     assert judge_machine(rnn, PATTERN) == {"columns": 25.0, "machine": 1.0}
     generated = rnn.generate(one_hot(symbols[:15]), 50)
@@ -58,7 +58,7 @@ def test_a_machine_that_is_too_large_or_wrong_is_not() -> None:
     other = machine()
     other.weight_y[:, 3] = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     assert judge_machine(other, PATTERN)["machine"] == 0.0
-    symbols = repeat(PATTERN, 3)
+    symbols = repeat_pattern(PATTERN, 3)
     wrong = one_hot(symbols[:65])
     wrong[20] = wrong[21] = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
     assert judge_generated(wrong, symbols)["generated_accuracy"] == 96
@@ -68,7 +68,7 @@ def test_errors_of_slices_are_those_of_the_factorization() -> None:
     rnn = NMFRNN(
         4, 6, inference=SliceBySlice(5), init_range=(0.0, 0.5), dtype=torch.float64, generator=random_stream(0)
     )
-    x, y = one_hot(repeat(PATTERN, 1))[:-1], one_hot(repeat(PATTERN, 1))[1:]
+    x, y = one_hot(repeat_pattern(PATTERN, 1))[:-1], one_hot(repeat_pattern(PATTERN, 1))[1:]
     state = torch.rand(6, dtype=torch.float64, generator=random_stream(1))
     for first in (None, state):
         errors = slice_errors(rnn, x, y, first)
@@ -85,7 +85,7 @@ def test_errors_of_slices_are_those_of_the_factorization() -> None:
 def test_from_zeros_the_first_slices_cannot_be_predicted_and_the_last_can() -> None:
     rnn = machine()
     rnn.inference, rnn.rate_h = SliceBySlice(150), 1.0
-    x, y = one_hot(repeat(PATTERN, 5))[:-1], one_hot(repeat(PATTERN, 5))[1:]
+    x, y = one_hot(repeat_pattern(PATTERN, 5))[:-1], one_hot(repeat_pattern(PATTERN, 5))[1:]
     errors = slice_errors(rnn, x, y, None)[0]
     by_repetition = errors.view(5, 25).mean(1)
     assert errors[0] == pytest.approx(0.25 / 4, rel=0.02)  # half of what is to be explained is missing
@@ -105,7 +105,7 @@ def test_a_network_goes_on_with_what_it_predicts() -> None:
 
 
 def test_pictures_show_the_columns_in_use_and_a_few_others() -> None:
-    rnn, symbols = machine(), repeat(PATTERN, 3)
+    rnn, symbols = machine(), repeat_pattern(PATTERN, 3)
     generated = rnn.generate(one_hot(symbols[:15]), 50)
     made = pictures(rnn, symbols, 15, generated)
     sizes = {name: size_of(png) for name, png in made.items()}

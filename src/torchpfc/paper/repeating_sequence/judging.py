@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from torchpfc.interpret import Recurrent, columns_in_use, transition_graph
 from torchpfc.nn import NMFRNN
-from torchpfc.paper.sequence_settings import NUM_SYMBOLS
+from torchpfc.paper.repeating_sequence.settings import NUM_SYMBOLS
 
 SEED_LENGTH, GENERATED = 15, 50
 """How much of the sequence a network is given, and how much it has to go on with."""
 
 
-def repeat(pattern: Sequence[int], repeats: int) -> Tensor:
+def repeat_pattern(pattern: Sequence[int], repeats: int) -> Tensor:
     """A pattern over and over, and its first symbol once more, to be predicted last."""
     return torch.tensor([*pattern] * repeats + [pattern[0]])
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from torchpfc.data.sequences import PATTERN, random_pattern
 from torchpfc.nn import NMFRNN, AllSlices, SliceBySlice
-from torchpfc.paper.recurrent_models import NORMALIZATIONS, check_normalization
+from torchpfc.paper.recurrent_models import NETWORKS, NORMALIZATIONS, Network, Updates
+from torchpfc.paper.recurrent_run import Optimizer
+from torchpfc.paper.settings import change, check_choice, check_numbers
 from torchpfc.training import random_stream
 
-NAME = "repeating-sequence"
 NUM_SYMBOLS = 4
 MEASURED_REPEATS = 8
 """How often the pattern occurs in the sequence that trained networks are measured on."""
@@ -23,10 +24,9 @@ PATTERNS = ("published", "random")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceConfig:
-    """What is learned, and by how large a network."""
+class Repetition:
+    """What is learned, and how often it is seen."""
 
-    num_basis: int = 100
     pattern: str = "published"
     """The published pattern, or a random one of the same length, another for each seed."""
     repeats: int = MEASURED_REPEATS
@@ -36,11 +36,27 @@ class SequenceConfig:
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        if self.pattern not in PATTERNS:
-            raise ValueError(f"pattern must be one of {', '.join(PATTERNS)}, got {self.pattern!r}")
-        for name in ("num_basis", "repeats", "passes"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_choice(self, "pattern", PATTERNS)
+        check_numbers(self, "repeats", "passes", least=1)
+
+    @property
+    def passes_of_round(self) -> int:
+        """How many passes a round has."""
+        return -(-self.passes // ROUNDS)
+
+    def cost(self, num_basis: int) -> float:
+        """Arithmetic of going through it with one step on each state, roughly."""
+        return self.passes * self.repeats * num_basis / 100
+
+    def symbols(self, seed: int) -> tuple[int, ...]:
+        """The pattern."""
+        if self.pattern == "published":
+            return PATTERN
+        return random_pattern(len(PATTERN), NUM_SYMBOLS, random_stream(seed, "pattern"))
+
+
+class SequenceConfig:
+    """Settings of networks that learn one sequence each."""
 
     def stack_key(self) -> object:
         """Itself: networks that differ in their seed alone learn side by side."""
@@ -54,21 +70,13 @@ class SequenceConfig:
         """None: there is one sequence."""
         return 1
 
-    def cost(self) -> float:
-        """Arithmetic of a run, roughly."""
-        return self.passes * self.repeats * self.num_basis / 100
-
-    def symbols(self, seed: int) -> tuple[int, ...]:
-        """The pattern."""
-        if self.pattern == "published":
-            return PATTERN
-        return random_pattern(len(PATTERN), NUM_SYMBOLS, random_stream(seed, "pattern"))
-
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatingSequence(SequenceConfig):
     """Learning without backpropagation; the defaults are those of the published code."""
 
+    sequence: Repetition = field(default=Repetition())
+    num_basis: int = 100
     starts: int = 1
     """How often to begin anew, from other weights; the network of the lowest training loss counts."""
     carried: bool = False
@@ -76,58 +84,42 @@ class RepeatingSequence(SequenceConfig):
     inference: str = "slice-by-slice"
     """How states are found: "slice-by-slice", or in "all-slices" at once."""
     iterations: int = 100
-    normalization: str = "column-cap"
-    """What keeps weights in bounds: "column-cap", the paper's "mean-of-max", or nothing, "unnormalized"."""
-    init_high: float = 2e-2
-    """Upper end of the range that weights start from."""
+    updates: Updates = field(default=Updates())
     threshold: float = 5e-4
     """What each entry of a state loses in every step."""
     settling: float = 0.0
     """Share of the passes, at the end, without threshold and normalization, and with iterations of their own."""
     final_iterations: int = 100
-    rate_h: float = 0.5
-    rate_w: float = 0.5
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        super().__post_init__()
-        if self.inference not in INFERENCES:
-            raise ValueError(f"inference must be one of {', '.join(INFERENCES)}, got {self.inference!r}")
-        check_normalization(self.normalization)
-        for name in ("starts", "iterations", "final_iterations"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_choice(self, "inference", INFERENCES)
+        check_numbers(self, "num_basis", "starts", "iterations", "final_iterations", least=1)
         if not 0 <= self.settling <= 1:
             raise ValueError(f"settling must be from 0 to 1, got {self.settling}")
 
     def smoke(self) -> Self:
         """A few passes over a short sequence."""
-        return replace(
-            self, num_basis=12, repeats=2, passes=ROUNDS, iterations=2, final_iterations=3, starts=min(self.starts, 2)
-        )
+        starts = min(self.starts, 2)
+        return change(self, num_basis=12, repeats=2, passes=ROUNDS, iterations=2, final_iterations=3, starts=starts)
 
     def cost(self) -> float:
         """Arithmetic of a run, roughly."""
-        mean = (1 - self.settling) * self.iterations + self.settling * self.final_iterations
-        return super().cost() * self.starts * mean / 100
+        steps = (1 - self.settling) * self.iterations + self.settling * self.final_iterations
+        return self.sequence.cost(self.num_basis) * self.starts * steps / 100
 
     def prepare(self, network: NMFRNN, share: float) -> None:
         """Gives a network, or a stack, the settings that it has when a share of the passes is done."""
         settled = self.settling > 0 and share > 1 - self.settling - 1e-9
         network.inference = INFERENCES[self.inference](self.final_iterations if settled else self.iterations)
         network.threshold = 0.0 if settled else self.threshold
-        network.normalization = None if settled else NORMALIZATIONS[self.normalization]
+        network.normalization = None if settled else NORMALIZATIONS[self.updates.normalization]
 
     def make_network(self, seed: int, start: int = 0) -> NMFRNN:
         """A network as it begins, with the settings that it will have in the end."""
-        network = NMFRNN(
-            NUM_SYMBOLS,
-            self.num_basis,
-            rate_h=self.rate_h,
-            rate_w=self.rate_w,
-            init_range=(0.0, self.init_high),
-            generator=random_stream(seed, "weights", start),
-        )
+        stream = random_stream(seed, "weights", start)
+        inference = INFERENCES[self.inference](self.iterations)
+        network = self.updates.build(NUM_SYMBOLS, self.num_basis, NUM_SYMBOLS, stream, inference=inference)
         self.prepare(network, 1.0)
         return network
 
@@ -136,23 +128,21 @@ class RepeatingSequence(SequenceConfig):
 class TrainedSequence(SequenceConfig):
     """Learning by backpropagation through the whole sequence."""
 
-    model: str = "factorized"
-    """Which network: factorized, vanilla, lstm or gru."""
-    nonnegative: bool = True
-    bptt: bool = True
-    iterations: int = 10
-    reconstruction_weight: float = 1.0
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    passes: int = 2000
+    sequence: Repetition = field(default=Repetition(passes=2000))
+    network: Network = field(default=Network())
+    optimizer: Optimizer = field(default=Optimizer(lr=1e-3, weight_decay=0.0))
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        check_choice(self.network, "model", NETWORKS)
 
     def smoke(self) -> Self:
         """A few steps on a short sequence."""
-        return replace(self, num_basis=12, repeats=2, passes=ROUNDS, iterations=2)
+        return change(self, num_basis=12, repeats=2, passes=ROUNDS, iterations=2)
 
     def cost(self) -> float:
         """Arithmetic of a run, roughly."""
-        return 3 * super().cost() * self.iterations / 100
+        return 3 * self.sequence.cost(self.network.num_basis) * self.network.iterations / 100
 
 
 def fast(config: Any) -> Any:
@@ -169,10 +159,9 @@ def fast(config: Any) -> Any:
     """
     if not isinstance(config, RepeatingSequence):
         return config
-    changed = replace(
-        config, carried=True, repeats=1, iterations=40, rate_h=1.0, passes=320, settling=0.6, final_iterations=150
-    )
+    changed = change(config, carried=True, repeats=1, passes=320, settling=0.6)
+    changed = change(changed, iterations=40, final_iterations=150, rate_h=1.0)
     if config.num_basis <= len(PATTERN):
-        return replace(changed, init_high=1 / config.num_basis, threshold=0.0, rate_w=1.0, starts=3)
-    init_high = min(config.init_high, 2 / config.num_basis)
-    return replace(changed, init_high=init_high, threshold=min(4e-3, 0.8 * init_high))
+        return change(changed, init_high=1 / config.num_basis, threshold=0.0, rate_w=1.0, starts=3)
+    init_high = min(config.updates.init_high, 2 / config.num_basis)
+    return change(changed, init_high=init_high, threshold=min(4e-3, 0.8 * init_high))

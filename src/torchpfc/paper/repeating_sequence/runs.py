@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 import torch.nn.functional as F
@@ -12,12 +11,9 @@ from torch import Tensor, nn
 
 from torchpfc.nn import NMFRNN, FactorizedRNN
 from torchpfc.paper.learners import Learner, NMFLearner, Sequences, Source
-from torchpfc.paper.recurrent_models import SequenceErrors
-from torchpfc.paper.recurrent_run import NetworkRun
+from torchpfc.paper.recurrent_run import NetworkRun, Rounds
 from torchpfc.paper.registry import Job
-from torchpfc.paper.results import Result
-from torchpfc.paper.runner import Context
-from torchpfc.paper.sequence_judging import (
+from torchpfc.paper.repeating_sequence.judging import (
     GENERATED,
     SEED_LENGTH,
     go_on,
@@ -25,45 +21,28 @@ from torchpfc.paper.sequence_judging import (
     judge_generated,
     judge_machine,
     machine_curves,
-    repeat,
+    repeat_pattern,
     slice_errors,
 )
-from torchpfc.paper.sequence_pictures import pictures
-from torchpfc.paper.sequence_settings import (
+from torchpfc.paper.repeating_sequence.pictures import pictures
+from torchpfc.paper.repeating_sequence.settings import (
     MEASURED_REPEATS,
-    NAME,
     NUM_SYMBOLS,
     ROUNDS,
     RepeatingSequence,
     fast,
 )
+from torchpfc.paper.results import Result
+from torchpfc.paper.runner import Context
 from torchpfc.paper.stack_run import Examined, Found
 from torchpfc.training import EpochStats
 
+NAME = "repeating-sequence"
 EXACT = 1e-7
 """Mean squared error of predictions below which a sequence counts as learned."""
 
 
-@dataclass(frozen=True, eq=False)
-class SameSequence:
-    """One sequence for each network, over and over."""
-
-    batch: Sequences
-    passes: int
-
-    def __len__(self) -> int:
-        return self.passes
-
-    def set_epoch(self, epoch: int) -> None:
-        """Changes nothing: all rounds are alike."""
-
-    def __iter__(self) -> Iterator[Sequences]:
-        """As many batches as a round has passes."""
-        for _ in range(self.passes):
-            yield self.batch
-
-
-class _Run(NetworkRun):
+class SequenceRun(NetworkRun):
     """What both ways to learn have in common."""
 
     def num_epochs(self) -> int:
@@ -72,13 +51,18 @@ class _Run(NetworkRun):
 
     def source(self) -> Source:
         """The sequences of all networks, for as many passes as a round has."""
-        x, y = self.sequences(self.seeds())
-        return SameSequence(Sequences(x, y), math.ceil(self.config.passes / ROUNDS))
+        batch, count = Sequences(*self.sequences(self.seeds())), self.config.sequence.passes_of_round
+        return Rounds(count, lambda epoch: repeat(batch, count))
 
     def sequences(self, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Inputs and targets, (s, 1, T, symbols)."""
-        found = [repeat(self.config.symbols(seed), self.config.repeats) for seed in seeds]
-        vectors = self.vectors(torch.stack(found).unsqueeze(1))
+        sequence = self.config.sequence
+        found = [repeat_pattern(sequence.symbols(seed), sequence.repeats) for seed in seeds]
+        return self.pair(torch.stack(found).unsqueeze(1))
+
+    def pair(self, symbols: Tensor) -> tuple[Tensor, Tensor]:
+        """What a network reads of some sequences, and what it should predict."""
+        vectors = self.vectors(symbols)
         return vectors[..., :-1, :], vectors[..., 1:, :]
 
     def vectors(self, symbols: Tensor) -> Tensor:
@@ -86,7 +70,7 @@ class _Run(NetworkRun):
         return F.one_hot(symbols, NUM_SYMBOLS).to(self.device, self.dtype)
 
 
-class NMFRun(_Run):
+class NMFRun(SequenceRun):
     """Learning without backpropagation."""
 
     learner: NMFLearner
@@ -94,9 +78,8 @@ class NMFRun(_Run):
     def build(self) -> Learner:
         """All networks as they begin."""
         networks = [job.config.make_network(job.seed) for job in self.jobs]
-        return NMFLearner(
-            networks, device=self.device, dtype=self.dtype, carried=self.config.carried, change=self._change
-        )
+        options = {"carried": self.config.carried, "change": self.change}
+        return NMFLearner(networks, device=self.device, dtype=self.dtype, **options)
 
     def examine(self, stats: EpochStats) -> Examined:
         """Measures the training loss; that at the end of each start decides which one counts."""
@@ -111,12 +94,11 @@ class NMFRun(_Run):
         curves = {"loss": total, "prediction_mse": errors[0].mean(-1).cpu(), "columns": columns.cpu()}
         return Examined(total, score, curves)
 
-    def measure(self, model: NMFRNN, i: int) -> Found:
+    def measure(self, network: NMFRNN, i: int) -> Found:
         """Predictions with the settings of the training, the machine, and what it goes on with."""
-        network, job = model, self.jobs[i]
-        config, pattern = job.config, job.config.symbols(job.seed)
-        vectors = self.vectors(repeat(pattern, MEASURED_REPEATS))
-        x, y = vectors[:-1], vectors[1:]
+        job, config, epochs = self.jobs[i], self.config, self.num_epochs()
+        pattern, each = config.sequence.symbols(job.seed), config.sequence.passes_of_round
+        x, y = self.pair(repeat_pattern(pattern, MEASURED_REPEATS))
         states = network.infer(x)
         own = zero = slice_errors(network, x, y, None, states)
         if config.carried:
@@ -126,7 +108,7 @@ class NMFRun(_Run):
             "loss": sum(part.mean().item() for part in own),
             "zero_state_mse": zero[0].mean().item(),
             "settled_mse": zero[0][-len(pattern) :].mean().item(),
-            "passes": float(math.ceil(config.passes / ROUNDS) * self.num_epochs()),
+            "passes": float(each * epochs),
         }
         symbols = go_round(pattern).to(self.device)
         seed = self.vectors(symbols)[:SEED_LENGTH]
@@ -136,15 +118,13 @@ class NMFRun(_Run):
         # Where a pass begins in zeros, its first slices cannot be predicted: what counts is the last repetition.
         exact = metrics["mse" if config.carried else "settled_mse"] < EXACT
         metrics["success"] = float(right and exact)
-        each = math.ceil(config.passes / ROUNDS)
-        passes = [float(each * k) for k in range(1, self.num_epochs() + 1)]
-        found = Found(metrics, {"passes": passes})
+        found = Found(metrics, {"passes": [float(each * k) for k in range(1, epochs + 1)]})
         if is_pictured(job):
             found.images = pictures(network, symbols, SEED_LENGTH, generated)
             found.curves |= machine_curves(network)
         return found
 
-    def _change(self, stack: NMFRNN, number: int) -> None:
+    def change(self, stack: NMFRNN, number: int) -> None:
         """Begins anew where it is time to, and sets what depends on how much is done."""
         start, part = divmod(number, ROUNDS)
         if start and not part:
@@ -155,31 +135,31 @@ class NMFRun(_Run):
         self.config.prepare(stack, part / ROUNDS)
 
 
-class GradientRun(_Run):
+class GradientRun(SequenceRun):
     """Learning by backpropagation."""
 
     def build(self) -> Learner:
         """All networks as they begin."""
-        return self.gradient_learner(NUM_SYMBOLS, NUM_SYMBOLS, lambda weight: SequenceErrors(1.0, weight))
+        return self.gradient_learner(NUM_SYMBOLS, NUM_SYMBOLS)
 
     def examine(self, stats: EpochStats) -> Examined:
         """Keeps the weights after the round of the lowest training loss: steps of one length may lose it again."""
         return Examined(stats.loss, -stats.loss, {})
 
-    def measure(self, model: nn.Module, i: int) -> Found:
+    def measure(self, network: nn.Module, i: int) -> Found:
         """Predictions, and what the network goes on with; of a factorized one the machine too."""
-        network, job = model, self.jobs[i]
-        pattern = job.config.symbols(job.seed)
-        vectors = self.vectors(repeat(pattern, MEASURED_REPEATS))
-        predicted, _ = network(vectors[:-1])
-        errors = (predicted - vectors[1:]).square().mean(-1)
-        right = predicted.argmax(-1) == vectors[1:].argmax(-1)
+        sequence = self.config.sequence
+        pattern = sequence.symbols(self.jobs[i].seed)
+        x, y = self.pair(repeat_pattern(pattern, MEASURED_REPEATS))
+        predicted, _ = network(x)
+        errors = (predicted - y).square().mean(-1)
+        right = predicted.argmax(-1) == y.argmax(-1)
         settled = slice(-len(pattern), None)
         metrics = {
             "zero_state_mse": errors.mean().item(),
             "settled_mse": errors[settled].mean().item(),
             "settled_accuracy": 100 * right[settled].double().mean().item(),
-            "passes": float(job.config.passes),
+            "passes": float(sequence.passes),
         }
         symbols = go_round(pattern).to(self.device)
         metrics |= judge_generated(go_on(network, self.vectors(symbols)[:SEED_LENGTH], GENERATED), symbols)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from torchpfc.paper.registry import Experiment, Row, Table, as_published, register
-from torchpfc.paper.sequence_runs import run
-from torchpfc.paper.sequence_settings import NAME, RepeatingSequence, TrainedSequence, fast
+from torchpfc.paper.repeating_sequence.runs import NAME, run
+from torchpfc.paper.repeating_sequence.settings import RepeatingSequence, TrainedSequence, fast
+from torchpfc.paper.settings import change
 
 SIZES = (25, 50, 75, 100, 150, 300, 500)
 
@@ -38,29 +38,30 @@ def _sizes(table: str) -> Iterator[Row]:
 
 def _random_patterns() -> Iterator[Row]:
     for size in (25, 50, 100, 150):
-        yield Row(f"SEQR.{size}", RepeatingSequence(num_basis=size, pattern="random"), seeds=20)
+        yield Row(f"SEQR.{size}", change(RepeatingSequence(num_basis=size), pattern="random"), seeds=20)
 
 
 def _changes() -> Iterator[Row]:
     for size in (25, 50, 100):
-        for name, (what, change) in CHANGES.items():
-            config = replace(RepeatingSequence(num_basis=size), **change)
+        for name, (what, values) in CHANGES.items():
+            config = change(RepeatingSequence(num_basis=size), **values)
             yield Row(f"SEQX.{size}.{name}", config, seeds=20, what=what, under=f"{size} parts")
 
 
 def _trained() -> Iterator[Row]:
-    vanilla = TrainedSequence(model="vanilla", nonnegative=False)
+    factorized = TrainedSequence()
+    vanilla = change(factorized, model="vanilla", nonnegative=False)
     kinds = {
-        "FAC.N": ("factorized, non-negative", TrainedSequence()),
-        "FAC.S": ("factorized, signed", TrainedSequence(nonnegative=False)),
-        "FAC.N.NOBPTT": ("factorized, non-negative", TrainedSequence(bptt=False)),
+        "FAC.N": ("factorized, non-negative", factorized),
+        "FAC.S": ("factorized, signed", change(factorized, nonnegative=False)),
+        "FAC.N.NOBPTT": ("factorized, non-negative", change(factorized, bptt=False)),
         "VAN": ("vanilla", vanilla),
-        "VAN.NOBPTT": ("vanilla", replace(vanilla, bptt=False)),
-        "LSTM": ("LSTM", replace(vanilla, model="lstm")),
-        "GRU": ("GRU", replace(vanilla, model="gru")),
+        "VAN.NOBPTT": ("vanilla", change(vanilla, bptt=False)),
+        "LSTM": ("LSTM", change(vanilla, model="lstm")),
+        "GRU": ("GRU", change(vanilla, model="gru")),
     }
     for name, (what, config) in kinds.items():
-        yield Row(f"SEQB.{name}", config, seeds=3, what=what, under="BPTT" if config.bptt else "no BPTT")
+        yield Row(f"SEQB.{name}", config, seeds=3, what=what, under="BPTT" if config.network.bptt else "no BPTT")
 
 
 OF_SUCCESS = (

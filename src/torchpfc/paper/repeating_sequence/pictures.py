@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchpfc.data.png import encode_png
 from torchpfc.interpret import column_order, columns_in_use, ordered_weights
 from torchpfc.nn import NMFRNN
+from torchpfc.paper.drawing import LINE, WHITE, draw_framed
 
 CELL = 5
 """Pixels of an entry, along each side."""
 
 SPARE = 5
 """Columns that are not in use, and shown nevertheless."""
-
-WHITE, LINE = 0.0, 0.35
-"""How dark the ground is, and the lines between matrices; the largest entry has 1."""
 
 
 def pictures(network: NMFRNN, symbols: Tensor, seed_length: int, generated: Tensor) -> dict[str, str]:
@@ -43,15 +39,15 @@ def pictures(network: NMFRNN, symbols: Tensor, seed_length: int, generated: Tens
     trained = F.one_hot(symbols[:count], size).to(generated)
     seed = torch.where(torch.arange(count, device=generated.device).unsqueeze(1) < seed_length, trained, 0.0)
     states = network.infer(generated)[:, order.to(generated.device)][:, :shown]
-    before = factorization(_join(_next(seed), torch.zeros_like(states), seed), W, torch.zeros_like(states))
+    before = factorization([_next(seed), torch.zeros_like(states), seed], W, torch.zeros_like(states))
     last = F.pad(states, (0, 0, 1, 0))[:-1]
-    after = factorization(_join(_next(generated), last, generated), W, states)
+    after = factorization([_next(generated), last, generated], W, states)
     lines = [strip(trained), strip(seed), strip(generated)]
     return {
-        "stacked_weights": to_png(stack_blocks([block / _largest(W) for block in W])),
-        "factorization_before": to_png(before),
-        "factorization_after": to_png(after),
-        "sequences": to_png(stack_blocks(lines)),
+        "stacked_weights": draw_framed(stack_blocks([block / _largest(W) for block in W])),
+        "factorization_before": draw_framed(before),
+        "factorization_after": draw_framed(after),
+        "sequences": draw_framed(stack_blocks(lines)),
     }
 
 
@@ -90,17 +86,6 @@ def stack_blocks(blocks: Sequence[Tensor]) -> Tensor:
 def enlarge(block: Tensor) -> Tensor:
     """Each entry as a square."""
     return block.detach().cpu().float().repeat_interleave(CELL, 0).repeat_interleave(CELL, 1)
-
-
-def to_png(picture: Tensor) -> str:
-    """A picture with values from 0, white, to 1, black, inside a frame."""
-    framed = F.pad(picture.clamp(0, 1), (1, 1, 1, 1), value=LINE)
-    pixels = (255 * (1 - framed)).round().byte().unsqueeze(-1)
-    return base64.b64encode(encode_png(pixels)).decode()
-
-
-def _join(y: Tensor, h: Tensor, x: Tensor) -> list[Tensor]:
-    return [y, h, x]
 
 
 def _next(x: Tensor) -> Tensor:
