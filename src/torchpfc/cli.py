@@ -374,7 +374,7 @@ def _replay(args: argparse.Namespace, saved: SavedModel) -> ReplayReport:
         batches=args.batches,
         examples=args.examples,
         data_dir=args.data_dir,
-        device=fabric.device,
+        fabric=fabric,
     )
 
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from torchpfc.continual import ContinualPFC, Shifts
-from torchpfc.data.images import IMAGE_SETS, ImageData, load_images
+from torchpfc.data.images import ImageData
 from torchpfc.data.streams import SPLIT_PAIRS, class_tasks
-from torchpfc.paper.continual_metrics import continual_curves, continual_metrics
+from torchpfc.paper.components import Component, ImageSet, make_small, percent_right
+from torchpfc.paper.continual_metrics import measure_tasks
 from torchpfc.paper.devices import dtype_of
 from torchpfc.paper.one_pass_learners import (
     ROWS_AT_ONCE,
@@ -28,7 +29,8 @@ from torchpfc.paper.one_pass_learners import (
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
-from torchpfc.paper.settings import settings
+from torchpfc.paper.settings import check_choice, check_numbers
+from torchpfc.paper.stack_run import make_result
 from torchpfc.solvers import FISTA
 from torchpfc.training import random_stream
 
@@ -39,40 +41,8 @@ METHODS = ("nearest-mean", "lda", "fourier")
 READOUTS = ("residual", "joint")
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnePass(ABC):
-    """A learner that needs no validation data to know when to stop; so it can follow the strict protocol alone."""
-
-    dataset: str = "mnist"
-    tasks: str = "pairs"
-    """pairs: two classes at a time. classes: one at a time."""
-    validation_share: float = 0.15
-    """Left out of the training, as for all others, and used to choose settings."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        if self.dataset not in IMAGE_SETS:
-            raise ValueError(f"dataset must be one of {', '.join(IMAGE_SETS)}, got {self.dataset!r}")
-        if self.tasks not in TASKS:
-            raise ValueError(f"tasks must be one of {', '.join(TASKS)}, got {self.tasks!r}")
-        if not 0 < self.validation_share < 1:
-            raise ValueError(f"validation_share must be between 0 and 1, got {self.validation_share}")
-
-    def smoke(self) -> Self:
-        """On small digits."""
-        return replace(self, dataset="digits", **self._smaller())
-
-    def stack_key(self) -> object:
-        """Itself: seeds are run one after another."""
-        return self
-
-    def stack_size(self) -> int:
-        """Any number."""
-        return 16
-
-    def shared_batch(self) -> int:
-        """None: all examples of a task are taken in at once."""
-        return 1
+class Method(Component, ABC):
+    """A kind of learner."""
 
     @abstractmethod
     def cost(self) -> float:
@@ -82,17 +52,43 @@ class OnePass(ABC):
     def make(self, data: ImageData, seed: int, device: torch.device, dtype: torch.dtype) -> Learner:
         """A learner that knows nothing."""
 
-    def _smaller(self) -> dict[str, Any]:
-        return {}
 
-    def _positive(self, *names: str) -> None:
-        for name in names:
-            if not 0 < (value := getattr(self, name)) < math.inf:
-                raise ValueError(f"{name} must be positive and finite, got {value}")
+@dataclass(frozen=True, kw_only=True)
+class OnePass:
+    """A learner that needs no validation data to know when to stop; so it can follow the strict protocol alone."""
+
+    images: ImageSet = ImageSet()
+    tasks: str = "pairs"
+    """pairs: two classes at a time. classes: one at a time."""
+    method: Method
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        check_choice(self, "tasks", TASKS)
+
+    def smoke(self) -> Self:
+        """On small digits."""
+        return make_small(self)
+
+    def stack_key(self) -> object:
+        """Itself: seeds are run one after another."""
+        return self
+
+    def stack_size(self) -> int:
+        """Any number."""
+        return 16
+
+    def cost(self) -> float:
+        """About how long a run may take."""
+        return self.method.cost()
+
+    def shared_batch(self) -> int:
+        """None: all examples of a task are taken in at once."""
+        return 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunningSums(OnePass):
+class SumsMethod(Method):
     """A classifier from sums over the examples: cheap, and hard to beat."""
 
     method: str = "nearest-mean"
@@ -107,10 +103,9 @@ class RunningSums(OnePass):
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        super().__post_init__()
-        if self.method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
-        self._positive("shrinkage", "features", "bandwidth", "ridge")
+        check_choice(self, "method", METHODS)
+        check_numbers(self, "features", least=1)
+        _check_positive(self, "shrinkage", "bandwidth", "ridge")
 
     def cost(self) -> float:
         """About how long a run may take."""
@@ -133,12 +128,13 @@ class RunningSums(OnePass):
             ridge=self.ridge,
         )
 
-    def _smaller(self) -> dict[str, Any]:
-        return {"features": 50}
+    def smaller(self) -> Self:
+        """A few features."""
+        return replace(self, features=50)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts(OnePass):
+class PartsMethod(Method):
     """`ContinualPFC`: parts of every class, made of its own examples."""
 
     columns_per_class: int = 135
@@ -155,13 +151,10 @@ class Parts(OnePass):
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        super().__post_init__()
-        if self.readout not in READOUTS:
-            raise ValueError(f"readout must be one of {', '.join(READOUTS)}, got {self.readout!r}")
-        self._positive("columns_per_class", "power", "iterations")
-        if not self.l1 >= 0 or min(self.refine, self.shift) < 0:
-            values = f"{self.l1}, {self.refine} and {self.shift}"
-            raise ValueError(f"l1, refine and shift must not be negative, got {values}")
+        check_choice(self, "readout", READOUTS)
+        check_numbers(self, "columns_per_class", "iterations", least=1)
+        check_numbers(self, "l1", "refine", "shift", least=0)
+        _check_positive(self, "power")
 
     def cost(self) -> float:
         """About how long a run may take."""
@@ -183,30 +176,38 @@ class Parts(OnePass):
         )
         return PartsLearner(model, random_stream(seed, "parts"), joint=self.readout == "joint")
 
-    def _smaller(self) -> dict[str, Any]:
-        return {"columns_per_class": 4, "iterations": 10, "refine": min(self.refine, 1)}
+    def smaller(self) -> Self:
+        """A few parts."""
+        return replace(self, columns_per_class=4, iterations=10, refine=min(self.refine, 1))
+
+
+def _check_positive(config: Any, *names: str) -> None:
+    for name in names:
+        if not 0 < (value := getattr(config, name)) < math.inf:
+            raise ValueError(f"{name} must be positive and finite, got {value}")
 
 
 @torch.no_grad()
 def run_one_pass(experiment: str, jobs: Sequence[Job], context: Context) -> Iterator[Result]:
     """Lets each learner take in one task after another, and measures it after each."""
+    for number, job in enumerate(jobs, start=1):
+        yield _run_one(experiment, job, context)
+        context.tick(number / len(jobs))
+
+
+def _run_one(experiment: str, job: Job, context: Context) -> Result:
+    config: OnePass = job.config
     device, dtype = context.fabric.device, dtype_of(context.precision)
-    for number, job in enumerate(jobs):
-        yield _run_one(experiment, job, context, device, dtype)
-        context.tick((number + 1) / len(jobs))
-
-
-def _run_one(experiment: str, job: Job, context: Context, device: torch.device, dtype: torch.dtype) -> Result:
-    config: Any = job.config
-    data = load_images(config.dataset, context.data_dir)
+    data = config.images.load(context.data_dir)
     groups = SPLIT_PAIRS if config.tasks == "pairs" else [[c] for c in range(data.num_classes)]
-    tasks = class_tasks(data.train.label, groups, seed=job.seed, validation_share=config.validation_share)
+    share = config.images.validation_share
+    tasks = class_tasks(data.train.label, groups, seed=job.seed, validation_share=share)
     x, label = data.train.x.to(device, dtype), data.train.label.to(device)
     test_x, test_label = data.test.x.to(device, dtype), data.test.label.to(device)
     valid = [(x[task.validation.to(device)], label[task.validation.to(device)]) for task in tasks]
     kinds = [torch.isin(test_label, torch.tensor(task.classes, device=device)) for task in tasks]
     measured = [(test_x[kind], test_label[kind]) for kind in kinds] if context.test else valid
-    learner = config.make(data, job.seed, device, dtype)
+    learner = config.method.make(data, job.seed, device, dtype)
     matrix, seconds = [_accuracies(learner, measured)], 0.0
     for task in tasks:
         begin = time.perf_counter()
@@ -215,31 +216,15 @@ def _run_one(experiment: str, job: Job, context: Context, device: torch.device, 
             torch.cuda.synchronize(device)  # gpu-only: so that the time is that of the work
         seconds += time.perf_counter() - begin
         matrix.append(_accuracies(learner, measured))
-    sizes = [len(found) for _, found in measured]
-    metrics = continual_metrics(matrix, sizes)
-    final = metrics.pop("accuracy_of_all")
     valid_sizes, valid_found = [len(found) for _, found in valid], _accuracies(learner, valid)
-    metrics["valid_accuracy"] = sum(a * n for a, n in zip(valid_found, valid_sizes, strict=True)) / sum(valid_sizes)
-    if context.test:
-        metrics["test_accuracy"] = final
-    metrics |= {**learner.measures(), "epochs": 1.0}
-    return Result(
-        experiment=experiment,
-        config=settings(config),
-        seed=job.seed,
-        metrics=metrics,
-        curves=continual_curves(matrix, sizes),
-        images=learner.pictures(data) if job.seed == 0 else {},
-        data={data.name: data.fingerprint},
-        seconds=seconds,
-        **context.provenance(),
-    )
+    valid_accuracy = sum(a * n for a, n in zip(valid_found, valid_sizes, strict=True)) / sum(valid_sizes)
+    found = measure_tasks(matrix, [len(kind) for _, kind in measured], valid_accuracy, context.test)
+    found.metrics |= {**learner.measures(), "epochs": 1.0}
+    found.images = learner.pictures(data) if job.seed == 0 else {}
+    found.data = {data.name: data.fingerprint}
+    return make_result(experiment, job, found, context, seconds)
 
 
 def _accuracies(learner: Learner, sets: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
     """The accuracy in percent on each of some sets."""
-    found = []
-    for x, label in sets:
-        answers = torch.cat([learner.scores(some).argmax(-1) for some in torch.split(x, ROWS_AT_ONCE)])
-        found.append(100 * (answers == label).double().mean().item())
-    return found
+    return [percent_right(learner.scores, x, label, ROWS_AT_ONCE) for x, label in sets]

@@ -25,14 +25,14 @@ def learned_last(weight_x: Tensor, position: float) -> Tensor:
         position: Where the window is; 0 shows the first columns.
     """
     start = min(max(0, int(position) - LEFT_OF_WINDOW), max(0, weight_x.shape[-1] - IN_A_ROW))
-    return _as_images(weight_x[:, start : start + IN_A_ROW])
+    return as_images(weight_x[:, start : start + IN_A_ROW])
 
 
 def spread_out(weight_x: Tensor) -> Tensor:
     """Columns at equal distances from the first to the last, as images: one frame of a film."""
     count = weight_x.shape[-1]
     chosen = torch.linspace(0, count - 1, min(IN_A_ROW, count)).round().long()
-    return _as_images(weight_x[:, chosen.to(weight_x.device)])
+    return as_images(weight_x[:, chosen.to(weight_x.device)])
 
 
 def draw_lines(frames: Mapping[str, Sequence[Tensor]], shape: tuple[int, int, int]) -> dict[str, str]:
@@ -44,12 +44,12 @@ def draw_lines(frames: Mapping[str, Sequence[Tensor]], shape: tuple[int, int, in
     }
 
 
-def draw_images(images: Tensor, shape: tuple[int, int, int], *, columns: int = IN_A_ROW) -> str:
-    """Images in lines, as a PNG file in base64."""
-    grid = image_grid(images.cpu().float(), shape, columns=min(columns, len(images)))
-    return base64.b64encode(encode_png(grid)).decode()
+def draw_images(images: Tensor, shape: tuple[int, int, int], *, columns: int) -> str:
+    """Images in lines of some columns, as a PNG file in base64."""
+    return base64.b64encode(encode_png(image_grid(images.cpu().float(), shape, columns=columns))).decode()
 
 
-def _as_images(columns: Tensor) -> Tensor:
+def as_images(columns: Tensor) -> Tensor:
+    """Columns in rows, each as bright as images are."""
     parts = columns.detach().T.cpu().float()
     return parts / parts.abs().amax(1, keepdim=True).clamp(min=1e-12)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from itertools import chain
 
+from torchpfc.paper.stack_run import Found
+
 Matrix = Sequence[Sequence[float]]
 """Accuracies in percent: row i after i tasks, so row 0 is the untrained model; column j on the images of task j."""
 
@@ -58,6 +60,20 @@ def continual_curves(matrix: Matrix, sizes: Sequence[int]) -> dict[str, list[flo
     so_far = [math.fsum(row[j] * sizes[j] for j in range(i)) / sum(sizes[:i]) for i, row in enumerate(matrix) if i]
     flat = [float(value) for value in chain.from_iterable(matrix)]
     return {"accuracy_matrix": flat, "accuracy_after_task": so_far}
+
+
+def measure_tasks(matrix: Matrix, sizes: Sequence[int], valid_accuracy: float, tested: bool) -> Found:
+    """All of these numbers of a learner, with its accuracy on all images.
+
+    Args:
+        matrix: All accuracies.
+        sizes: How many images each task has.
+        valid_accuracy: That on the held-out images of all tasks.
+        tested: Whether the matrix is of test images.
+    """
+    metrics = {**continual_metrics(matrix, sizes), "valid_accuracy": valid_accuracy}
+    final = metrics.pop("accuracy_of_all")
+    return Found(metrics | ({"test_accuracy": final} if tested else {}), continual_curves(matrix, sizes))
 
 
 def _mean(values: Sequence[float]) -> float:

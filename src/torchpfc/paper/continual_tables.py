@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from torchpfc.paper.closed_form import OnePass, Parts, RunningSums, run_one_pass
-from torchpfc.paper.continual import (
-    OrderedMLP,
-    OrderedPFC,
-    SplitMLP,
-    SplitPFC,
-    fast,
-    run_ordered,
-    run_tasks,
-)
+from torchpfc.paper.closed_form import OnePass, PartsMethod, SumsMethod, run_one_pass
+from torchpfc.paper.components import PFCModel
+from torchpfc.paper.continual import ORDERED_MLP, SPLIT_MLP, OrderedMNIST, OrderedRun, SplitMNIST, TasksRun, fast
 from torchpfc.paper.registry import Cited, Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
+from torchpfc.paper.settings import change
+from torchpfc.paper.stack_run import StackRun
+
+SUMS, PARTS = OnePass(method=SumsMethod()), OnePass(method=PartsMethod())
+"""Learners that take each example once."""
 
 WITHOUT_WINDOW: dict[str, Any] = {"width": 0, "sweep_speed": 0.0}
 
@@ -35,28 +32,14 @@ NO_LIMIT = 1500
 """Parts of each class where nothing limits them."""
 
 
-def run_split(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
-    """Trains learners of one kind on one task after another."""
-    if isinstance(jobs[0].config, OnePass):
-        return run_one_pass("split-mnist", jobs, context)
-    return run_tasks(jobs, context)
-
-
-def run_in_order(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
-    """Trains learners of one kind in a fixed order."""
-    if isinstance(jobs[0].config, OnePass):
-        return run_one_pass("ordered-mnist", jobs, context)
-    return run_ordered(jobs, context)
-
-
 def _table_3(table: str, dataset: str) -> Iterator[Row]:
     """Learners under both protocols, bounds, and baselines that need neither replay nor task ids."""
-    mlp, pfc = SplitMLP(dataset=dataset), SplitPFC(dataset=dataset)
-    whole = replace(pfc, num_basis=1357, lr=1e-5, **WITHOUT_WINDOW)
-    unit_window = replace(mlp, hidden_features=2000, lr=3e-4, width=15, sweep_speed=0.25)
+    mlp, pfc = change(SPLIT_MLP, dataset=dataset), change(SplitMNIST(), dataset=dataset)
+    whole = change(pfc, num_basis=1357, lr=1e-5, **WITHOUT_WINDOW)
+    unit_window = change(mlp, hidden_features=2000, lr=3e-4, width=15, sweep_speed=0.25)
     learners: dict[str, tuple[str, Any, float | None, float]] = {
         "MLP": ("perceptron, learning rate 2e-6", mlp, 40.11, 3.0),
-        "MLP.1e-4": ("perceptron, learning rate 1e-4", replace(mlp, lr=1e-4), None, 0.0),
+        "MLP.1e-4": ("perceptron, learning rate 1e-4", change(mlp, lr=1e-4), None, 0.0),
         "MLP.SLW": ("perceptron, window over its hidden units", unit_window, None, 0.0),
         "PFC": ("PFC, RMSprop", whole, 67.07, 3.07),
         "SLW": ("PFC, RMSpropSLW", pfc, 93.73, 1.73),
@@ -65,25 +48,25 @@ def _table_3(table: str, dataset: str) -> Iterator[Row]:
         known = paper if dataset == "mnist" else None
         slack = slack if known else 0.0
         yield Row(f"{table}.{name}", config, known, slack, seeds=5, what=what, under="protocol of the paper")
-        strict = replace(config, protocol="strict")
+        strict = change(config, protocol="strict")
         yield Row(f"{table}.{name}.strict", strict, seeds=5, what=what, under="strict protocol")
     if dataset == "mnist":
-        tuned = replace(pfc, width=30, patience=10, l1=0.02, num_basis=3500)
+        tuned = change(pfc, width=30, patience=10, l1=0.02, num_basis=3500)
         what = "PFC, RMSpropSLW, settings by validation"
         yield Row(f"{table}.SLW.tuned", tuned, 93.73, seeds=5, what=what, under="protocol of the paper")
     others: dict[str, tuple[str, Any]] = {
-        "JOINT.MLP": ("perceptron, all classes at once", replace(mlp, lr=1e-4, joint=True)),
-        "JOINT.PFC": ("PFC, RMSprop, all classes at once", replace(whole, lr=3e-4, joint=True)),
-        "EWC": ("perceptron, elastic weights", replace(mlp, lr=1e-4, penalty=100.0, protocol="strict")),
-        "NCM": ("nearest class mean", RunningSums(dataset=dataset)),
-        "LDA": ("streaming LDA", RunningSums(dataset=dataset, method="lda")),
-        "RFF": ("random Fourier features and ridge", RunningSums(dataset=dataset, method="fourier")),
+        "JOINT.MLP": ("perceptron, all classes at once", change(mlp, lr=1e-4, joint=True)),
+        "JOINT.PFC": ("PFC, RMSprop, all classes at once", change(whole, lr=3e-4, joint=True)),
+        "EWC": ("perceptron, elastic weights", change(mlp, lr=1e-4, penalty=100.0, protocol="strict")),
+        "NCM": ("nearest class mean", change(SUMS, dataset=dataset)),
+        "LDA": ("streaming LDA", change(SUMS, dataset=dataset, method="lda")),
+        "RFF": ("random Fourier features and ridge", change(SUMS, dataset=dataset, method="fourier")),
     }
     for name, (what, config) in others.items():
         yield Row(f"{table}.{name}", config, seeds=5, what=what, under="bounds and baselines")
     for name, count in (("PARTS", 135), (f"PARTS.{NO_LIMIT}", NO_LIMIT)):
         for suffix, also, shift in (("", "", 0), (".shift", ", shifts", 1)):
-            config = Parts(dataset=dataset, columns_per_class=count, shift=shift)
+            config = change(PARTS, dataset=dataset, columns_per_class=count, shift=shift)
             what = f"{10 * count:,} columns{also}"
             yield Row(f"{table}.{name}{suffix}", config, seeds=5, what=what, under="ContinualPFC")
 
@@ -92,7 +75,9 @@ def _table_sweep() -> Iterator[Row]:
     """Width against speed; faster windows need more columns."""
     for width in (5, 15, 45):
         for speed, columns in ((0.125, 2000), (0.25, 2000), (0.5, 5000)):
-            yield Row(f"SWEEP.{width}.{speed:g}", SplitPFC(width=width, sweep_speed=speed, num_basis=columns))
+            yield Row(
+                f"SWEEP.{width}.{speed:g}", change(SplitMNIST(), width=width, sweep_speed=speed, num_basis=columns)
+            )
 
 
 def _table_window() -> Iterator[Row]:
@@ -122,11 +107,11 @@ def _table_window() -> Iterator[Row]:
         "patience-10.l1-0.02.width-30": {**penalized, "width": 30},
         "patience-7.l1-0.02": {**penalized, "patience": 7},
     }
-    for name, change in more.items():
-        what = f"patience {change['patience']}, {change['num_basis']} parts, l1 = 0.02"
-        changes[name] = (what + ", window of 30" * ("width" in change), change)
-    for name, (what, change) in changes.items():
-        yield Row(f"WINDOW.{name}", replace(SplitPFC(), **change), what=what)
+    for name, changed in more.items():
+        what = f"patience {changed['patience']}, {changed['num_basis']} parts, l1 = 0.02"
+        changes[name] = (what + ", window of 30" * ("width" in changed), changed)
+    for name, (what, changed) in changes.items():
+        yield Row(f"WINDOW.{name}", change(SplitMNIST(), **changed), what=what)
 
 
 def _table_levers() -> Iterator[Row]:
@@ -138,46 +123,57 @@ def _table_levers() -> Iterator[Row]:
     changes |= {f"columns-{count}": {"columns_per_class": count} for count in (30, 60, 300, 600, NO_LIMIT)}
     changes |= {f"steps-{steps}": {"iterations": steps} for steps in (30, 300)}
     for key, dataset in (("M", "mnist"), ("F", "fashion-mnist")):
-        for name, change in changes.items():
-            yield Row(f"PARTS.{key}.{name}", replace(Parts(dataset=dataset, refine=0), **change), seeds=3)
+        for name, changed in changes.items():
+            yield Row(f"PARTS.{key}.{name}", change(PARTS, **{"dataset": dataset, "refine": 0} | changed), seeds=3)
 
 
 def _table_4() -> Iterator[Row]:
     """Learners in both orders; the window also where accuracy decides, and blocks with the gradient of the optimum."""
-    mlp, pfc = OrderedMLP(), OrderedPFC()
-    whole = replace(pfc, num_basis=2600, **WITHOUT_WINDOW)
-    rows: tuple[tuple[str, str, OrderedMLP | OrderedPFC, float, float], ...] = (
-        ("MLP.IID", "perceptron", replace(mlp, order="fixed", lr=1e-4, weight_decay=1e-4), 97.91, 0.7),
-        ("PFC.IID", "PFC, RMSprop", replace(whole, order="fixed"), 97.88, 0.7),
-        ("SLW.IID", "PFC, RMSpropSLW", replace(pfc, order="fixed"), 96.02, 0.7),
+    mlp, pfc = ORDERED_MLP, OrderedMNIST()
+    whole = change(pfc, num_basis=2600, **WITHOUT_WINDOW)
+    rows: tuple[tuple[str, str, OrderedMNIST, float, float], ...] = (
+        ("MLP.IID", "perceptron", change(mlp, order="fixed", lr=1e-4, weight_decay=1e-4), 97.91, 0.7),
+        ("PFC.IID", "PFC, RMSprop", change(whole, order="fixed"), 97.88, 0.7),
+        ("SLW.IID", "PFC, RMSpropSLW", change(pfc, order="fixed"), 96.02, 0.7),
         ("MLP.ORD", "perceptron", mlp, 84.92, 0.7),
-        ("PFC.ORD", "PFC, RMSprop", replace(whole, lr=5e-6, weight_decay=0.0), 88.19, 0.7),
+        ("PFC.ORD", "PFC, RMSprop", change(whole, lr=5e-6, weight_decay=0.0), 88.19, 0.7),
         ("SLW.ORD", "PFC, RMSpropSLW", pfc, 96.06, 0.06),
     )
     for name, what, config, paper, slack in rows:
         yield Row(f"T4.{name}", config, paper, slack, seeds=3, what=what, under=_order(config))
-    accurate = replace(pfc, keep="accuracy")
+    accurate = change(pfc, keep="accuracy")
     what = "PFC, RMSpropSLW, epoch of the highest accuracy"
     yield Row("T4.SLW.ORD.accurate", accurate, 96.06, 0.06, seeds=3, what=what, under=_order(accurate))
     for name, what, config, _, _ in rows:
-        if isinstance(config, OrderedPFC):
+        if isinstance(config.model, PFCModel):
             what = f"{what}, gradient of the optimum"
             yield Row(f"T4.{name}.implicit", fast(config), seeds=3, what=what, under=_order(config))
     for name, count in (("PARTS.ORD", 135), (f"PARTS.ORD.{NO_LIMIT}", NO_LIMIT)):
-        parts = Parts(tasks="classes", columns_per_class=count)
+        parts = change(PARTS, tasks="classes", columns_per_class=count)
         yield Row(f"T4.{name}", parts, seeds=3, what=f"ContinualPFC, {10 * count:,} columns", under="by label")
 
 
-def _order(config: OrderedMLP | OrderedPFC) -> str:
-    return "by label" if config.order == "sorted" else "in one random order"
+def _order(config: OrderedMNIST) -> str:
+    return "by label" if config.order.order == "sorted" else "in one random order"
+
+
+def _runs(name: str, kind: type[StackRun]) -> Callable[[Sequence[Job], Context], Iterator[Result]]:
+    """Trains learners with one stack key, in a run of that kind or each in one pass, and measures them."""
+
+    def run(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
+        if isinstance(jobs[0].config, OnePass):
+            return run_one_pass(name, jobs, context)
+        return kind(name, jobs, context).results()
+
+    return run
 
 
 register(
     Experiment(
         "split-mnist",
         "five tasks of two classes, one after another, without replay or task ids (Table 3)",
-        SplitPFC,
-        run_split,
+        SplitMNIST,
+        _runs("split-mnist", TasksRun),
         {"paper": as_published, "fast": fast},
         (
             Table("T3", "Split MNIST", tuple(_table_3("T3", "mnist")), cited=CITED),
@@ -199,8 +195,8 @@ register(
     Experiment(
         "ordered-mnist",
         "all classes in the order of their labels, or in one fixed random order (Table 4)",
-        OrderedPFC,
-        run_in_order,
+        OrderedMNIST,
+        _runs("ordered-mnist", OrderedRun),
         {"paper": as_published, "fast": as_published},  # rows of T4 show what the other gradient loses
         (Table("T4", "MNIST in the order of its labels", tuple(_table_4())),),
     )

@@ -3,19 +3,50 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from torchpfc.data.images import ImageData
 from torchpfc.nn import MLP
+from torchpfc.paper.components import ImageModel, MLPModel
+from torchpfc.paper.settings import check_numbers
 from torchpfc.training import Objective
 
-if TYPE_CHECKING:
-    from torchpfc.paper.image_run import ImageRun
-
 _ROWS_AT_ONCE = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticMLP(ImageModel):
+    """A perceptron that may hold the weights that it needs."""
+
+    mlp: MLPModel = MLPModel(hidden_features=1357)
+    penalty: float = 0.0
+    """What it costs to move weights that earlier tasks need (elastic weight consolidation); 0 lets them move."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        check_numbers(self, "penalty", least=0)
+
+    @property
+    def nonnegative(self) -> bool:
+        """As the perceptron."""
+        return self.mlp.nonnegative
+
+    @property
+    def units(self) -> int:
+        """Hidden units."""
+        return self.mlp.units
+
+    def build(self, data: ImageData, generator: torch.Generator) -> nn.Module:
+        """An untrained perceptron."""
+        return self.mlp.build(data, generator)
+
+    def smaller(self) -> Self:
+        """A few hidden units."""
+        return replace(self, mlp=self.mlp.smaller())
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,36 +72,23 @@ class Anchored:
         return scored._replace(loss=loss)
 
 
-def hold_weights(run: ImageRun, errors: Objective, members: Tensor) -> Objective:
-    """Adds to the errors of some models what holds the weights that earlier tasks need, where there are such tasks."""
-    if not run.memory:
-        return errors
-    kept = {name: value[members.to(value.device)] for name, value in run.memory.items()}
-    return Anchored(errors, run.stack, kept, run.config.penalty)
-
-
 @torch.no_grad()
-def remember_importance(run: ImageRun) -> None:
-    r"""Adds what the task that has just ended needs to what those before it need.
+def importance(model: MLP, x: Tensor, rows: Tensor) -> dict[str, Tensor]:
+    r"""How much a task needs each weight of a stack of perceptrons at its end, by the names of the weights.
 
     The importance of a weight is the diagonal of the Fisher information for a normal distribution of variance 1 around
     the outputs, $F = \mathrm{mean}_n \sum_k (\partial y_{nk} / \partial w)^2$, found without sampling.
 
     Args:
-        run: With all models at the end of the task.
+        model: The stack.
+        x: All images.
+        rows: Those of the task, for each perceptron.
     """
-    model = run.stack
-    assert isinstance(model, MLP)
-    rows = run.sets.train[run.phase - 1].to(run.device)  # (models, n)
-    count = rows.shape[1]
     sums = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     for chunk in torch.split(rows, _ROWS_AT_ONCE, dim=1):
-        for name, value in _squared_slopes(model, run.sets.x[chunk]).items():
-            sums[name] += value / count
-    for name, p in model.named_parameters():
-        importance, anchor = f"importance.{name}", f"anchor.{name}"
-        run.memory[importance] = run.memory.get(importance, torch.zeros_like(p)) + sums[name]
-        run.memory[anchor] = run.memory.get(anchor, torch.zeros_like(p)) + sums[name] * p
+        for name, value in _squared_slopes(model, x[chunk]).items():
+            sums[name] += value / rows.shape[1]
+    return sums
 
 
 def _squared_slopes(model: MLP, x: Tensor) -> dict[str, Tensor]:

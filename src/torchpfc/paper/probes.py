@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from torchpfc.data.images import ImageData, Images
-from torchpfc.data.png import encode_png, image_grid
 from torchpfc.nn import PFCBlock
+from torchpfc.paper.column_pictures import as_images, draw_images
+from torchpfc.paper.components import percent_right, solving
 from torchpfc.solvers import ConvergenceWarning, NonnegativeLeastSquares, solve
 
 ITERATIONS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200)
@@ -28,12 +27,10 @@ _TINY = 1e-12
 
 def accuracy_by_iterations(block: PFCBlock, images: Images) -> dict[str, list[float]]:
     """The accuracy in percent when the solver stops after some number of steps."""
-    own = block.solver
     found = []
     for steps in ITERATIONS:
-        block.solver = replace(own, max_iter=steps)
-        found.append(100 * _share_right(_answers(block, images), images.label))
-    block.solver = own
+        with solving(block, replace(block.solver, max_iter=steps)):
+            found.append(percent_right(block, images.x, images.label, _ROWS_AT_ONCE))
     return {"iterations": [float(steps) for steps in ITERATIONS], "accuracy_at_iterations": found}
 
 
@@ -66,7 +63,7 @@ def recognise(block: PFCBlock, own: Images, known: Images, foreign: Images) -> d
 
 def confidence(block: PFCBlock, images: Images) -> dict[str, float]:
     """How well wrong answers are told from right ones: by steps needed, by the residual, and by the lead in score."""
-    y = _answers(block, images)
+    y = torch.cat([block(x) for x in _chunks(images.x)])
     wrong = y.argmax(-1) != images.label
     best, second = y.topk(2).values.unbind(-1)
     scores = _scores(block, images.x) | {"margin": second - best}
@@ -102,17 +99,16 @@ def image_halves(shape: tuple[int, int, int]) -> dict[str, Tensor]:
 def pictures(block: PFCBlock, data: ImageData, known: Images, foreign: Images | None) -> dict[str, str]:
     """Parts, reconstructions, completions and images of classes, each a grid in a PNG file."""
     shape, num_shown = data.test.shape, 20
-    order = block.weight_x.sum(0).argsort(descending=True)[:100]
-    parts = block.weight_x.T[order]
-    found = {"weights": _png(parts / parts.abs().amax(1, keepdim=True).clamp(min=_TINY), shape, 20)}
+    largest = block.weight_x.sum(0).argsort(descending=True)[:100]
+    found = {"weights": draw_images(as_images(block.weight_x[:, largest]), shape, columns=20)}
     for name, images in (("reconstruction_in", known), ("reconstruction_ood", foreign)):
         if images is not None:
             x = images.x[:num_shown]
-            found[name] = _png(torch.cat([x, block.couple(x).x]), shape, num_shown)
+            found[name] = draw_images(torch.cat([x, block.couple(x).x]), shape, columns=num_shown)
     x, mask = known.x[:num_shown], image_halves(shape)["left_half"].to(known.x.device)
     completed = block.complete(x, mask_x=mask.expand_as(x))
-    found["completion"] = _png(torch.cat([x * mask, completed.filled_x, x]), shape, num_shown)
-    found["class_to_image"] = _png(draw_classes(block, data.num_classes), shape, data.num_classes)
+    found["completion"] = draw_images(torch.cat([x * mask, completed.filled_x, x]), shape, columns=num_shown)
+    found["class_to_image"] = draw_images(draw_classes(block, data.num_classes), shape, columns=data.num_classes)
     return found
 
 
@@ -174,14 +170,5 @@ def _chunks(x: Tensor) -> tuple[Tensor, ...]:
     return torch.split(x, _ROWS_AT_ONCE)
 
 
-def _answers(block: PFCBlock, images: Images) -> Tensor:
-    return torch.cat([block(x) for x in _chunks(images.x)])
-
-
 def _share_right(y: Tensor, label: Tensor) -> float:
     return (y.argmax(-1) == label).double().mean().item()
-
-
-def _png(x: Tensor, shape: Sequence[int], columns: int) -> str:
-    channels, height, width = shape
-    return base64.b64encode(encode_png(image_grid(x.cpu(), (channels, height, width), columns=columns))).decode()

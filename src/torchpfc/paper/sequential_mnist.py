@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from torchpfc.data.images import ImageData
 from torchpfc.nn import NMFRNN, SliceBySlice
-from torchpfc.paper.image_run import ImageRun, Recipe, Sets
-from torchpfc.paper.images import ImageConfig
+from torchpfc.paper.components import ImageConfig, ImageModel, Optimizer, Schedule
+from torchpfc.paper.image_run import ClassifierRun, Sets
 from torchpfc.paper.learners import Learner, NMFLearner, Sequences, Source, small_states
 from torchpfc.paper.recurrent_models import NETWORKS, ImageReader, Network, SequenceErrors, Updates, image_columns
 from torchpfc.paper.recurrent_run import NetworkRun, Rounds
@@ -22,7 +22,7 @@ from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
 from torchpfc.paper.settings import change, check_choice, check_numbers
 from torchpfc.paper.stack_run import Examined, Found
-from torchpfc.training import Batches, EarlyStopping, EpochStats, random_stream
+from torchpfc.training import Batches, EarlyStopping, EpochStats, Objective, random_stream
 
 NAME = "sequential-mnist"
 SIZES = (512, 2048)
@@ -30,73 +30,117 @@ SIZES = (512, 2048)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequentialMNIST(ImageConfig):
-    """A network that learns by backpropagation; the defaults are those of the published factorized one."""
+class Reader(ImageModel):
+    """A network that reads images column by column, and learns by backpropagation."""
 
-    model: str = "factorized"
-    """Which network: factorized, vanilla, lstm or gru."""
-    num_basis: int = 512
-    """Size of the state."""
-    bptt: bool = True
-    """Whether gradients pass from slice to slice."""
-    iterations: int = 10
-    """Steps of the solver in each slice."""
-    reconstruction_weight: float = 1.0
-    """What the errors of last states and of inputs count."""
-    lr: float = 5e-5
-    lr_decay: float = 1.0
-    """What the learning rate is multiplied with after every epoch."""
-    weight_decay: float = 1e-5
-    batch_size: int = 100
-    epochs: int = 100
-    patience: int = 10
-    watch_accuracy: bool = False
+    network: Network = field(default=Network(num_basis=512))
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        super().__post_init__()
-        check_choice(self, "model", NETWORKS)
-        if self.model != "factorized" and (self.nonnegative or self.reconstruction_weight):
-            raise ValueError(f"nonnegative and reconstruction_weight must be off for {self.model!r}, which has neither")
-        check_numbers(self, "num_basis", "iterations", least=1)
-        check_numbers(self, "reconstruction_weight", least=0)
-        if not 0 < self.lr_decay <= 1:
-            raise ValueError(f"lr_decay must be greater than 0 and at most 1, got {self.lr_decay}")
+        check_choice(self.network, "model", NETWORKS)
+        model = self.network.model
+        if model != "factorized" and (self.nonnegative or self.network.reconstruction_weight):
+            raise ValueError(f"nonnegative and reconstruction_weight must be off for {model!r}, which has neither")
+
+    @property
+    def nonnegative(self) -> bool:
+        """As the network."""
+        return self.network.nonnegative
+
+    @property
+    def units(self) -> int:
+        """Size of the state."""
+        return self.network.num_basis
+
+    def build(self, data: ImageData, generator: torch.Generator) -> nn.Module:
+        """An untrained network."""
+        channels, rows, _ = data.train.shape
+        return ImageReader(self.network.build(channels * rows, data.num_classes, generator), data.train.shape)
+
+    def loss_weights(self) -> tuple[float, float]:
+        """What the errors of the prediction, and those of last states and of inputs count."""
+        return 1.0, self.network.reconstruction_weight
+
+    def errors(self, prediction: float | Tensor, reconstruction: float | Tensor) -> Objective:
+        """The paper's loss of a network."""
+        return SequenceErrors(prediction, reconstruction)
 
     def cost(self) -> float:
-        """Arithmetic of a run, roughly."""
-        per_slice = 1 + self.iterations / 3 if self.model == "factorized" else 1.0
-        return super().cost() * per_slice
+        """Arithmetic of an image, roughly."""
+        return self.units * (1 + self.network.iterations / 3 if self.network.model == "factorized" else 1.0)
 
-    def _units(self) -> int:
-        return self.num_basis
-
-    def _smaller(self) -> dict[str, Any]:
-        return {"num_basis": 12, "iterations": 2}
+    def smaller(self) -> Self:
+        """A small state."""
+        return replace(self, network=replace(self.network, num_basis=12, iterations=2))
 
 
 @dataclass(frozen=True, kw_only=True)
-class NMFSequentialMNIST(ImageConfig):
-    """A network that learns without backpropagation; the defaults are those of the paper's runs, and of its code."""
+class NMFReader(ImageModel):
+    """A network that reads images column by column, and learns without backpropagation."""
 
     model: str = "nmf"
     """Tells it from the other networks of the table; there is no choice."""
     num_basis: int = 512
+    nonnegative: bool = True
     iterations: int = 25
     """Steps on the state of each slice."""
     updates: Updates = field(default=Updates(init_high=1e-2))
     """The range of the weights is that of first states too."""
-    batch_size: int = 200
-    epochs: int = 20
-    patience: int = 5
-    """Epochs without a better validation accuracy after which to stop."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        if self.model != "nmf":
+            raise ValueError(f"model must be nmf without backpropagation, got {self.model!r}")
+        check_numbers(self, "num_basis", "iterations", least=1)
+
+    @property
+    def units(self) -> int:
+        """Size of the state."""
+        return self.num_basis
+
+    def build(self, data: ImageData, generator: torch.Generator) -> NMFRNN:
+        """An untrained network."""
+        channels, rows, _ = data.train.shape
+        return self.updates.build(
+            channels * rows,
+            self.num_basis,
+            data.num_classes,
+            generator,
+            inference=SliceBySlice(self.iterations),
+            nonnegative=self.nonnegative,
+        )
+
+    def smaller(self) -> Self:
+        """A small state."""
+        return replace(self, num_basis=12, iterations=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequentialMNIST(ImageConfig):
+    """A network that learns by backpropagation; the defaults are those of the published factorized one."""
+
+    optimizer: Optimizer = Optimizer(lr=5e-5, weight_decay=1e-5)
+    lr_decay: float = 1.0
+    """What the learning rate is multiplied with after every epoch."""
+    schedule: Schedule = Schedule(batch_size=100, epochs=100, patience=10, watch_accuracy=False)
+    model: Reader = field(default=Reader())
 
     def __post_init__(self) -> None:
         """Checks the settings."""
         super().__post_init__()
-        if self.model != "nmf":
-            raise ValueError(f"model must be nmf without backpropagation, got {self.model!r}")
-        check_numbers(self, "num_basis", "iterations", least=1)
+        if not 0 < self.lr_decay <= 1:
+            raise ValueError(f"lr_decay must be greater than 0 and at most 1, got {self.lr_decay}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NMFSequentialMNIST(ImageConfig):
+    """A network that learns without backpropagation; the defaults are those of the paper's runs, and of its code.
+
+    It has learned when the accuracy on validation images has not got better for as many epochs as its patience.
+    """
+
+    schedule: Schedule = Schedule(epochs=20, patience=5)
+    model: NMFReader = field(default=NMFReader())
 
     def stack_key(self) -> object:
         """Itself: networks that differ in their seed alone learn side by side."""
@@ -105,46 +149,6 @@ class NMFSequentialMNIST(ImageConfig):
     def shared_batch(self) -> int:
         """None: there are no gradients to average."""
         return 1
-
-    def _units(self) -> int:
-        return self.num_basis
-
-    def _smaller(self) -> dict[str, Any]:
-        return {"num_basis": 12, "iterations": 2}
-
-
-def build_reader(config: SequentialMNIST, data: ImageData, generator: torch.Generator) -> nn.Module:
-    """An untrained network that reads images."""
-    shape = data.train.shape
-    network = Network(
-        model=config.model,
-        num_basis=config.num_basis,
-        nonnegative=config.nonnegative,
-        bptt=config.bptt,
-        iterations=config.iterations,
-    )
-    return ImageReader(network.build(shape[0] * shape[1], data.num_classes, generator), shape)
-
-
-def build_nmf(config: NMFSequentialMNIST, data: ImageData, seed: int) -> NMFRNN:
-    """An untrained network that learns without backpropagation."""
-    channels, rows, _ = data.train.shape
-    return config.updates.build(
-        channels * rows,
-        config.num_basis,
-        data.num_classes,
-        random_stream(seed, "weights"),
-        inference=SliceBySlice(config.iterations),
-        nonnegative=config.nonnegative,
-    )
-
-
-RECIPE = Recipe(
-    NAME,
-    build_reader,
-    loss_weights=lambda config: (1.0, config.reconstruction_weight),
-    objective=SequenceErrors,
-)
 
 
 class NMFRun(NetworkRun):
@@ -155,23 +159,23 @@ class NMFRun(NetworkRun):
 
     def prepare(self) -> None:
         """Loads the images."""
-        self.sets = Sets(RECIPE, self.jobs, self.context, self.dtype)
+        self.sets = Sets(self.jobs, self.context, self.dtype)
         (self.data,) = self.sets.data.values()
         self.shape = self.data.train.shape
 
     def build(self) -> Learner:
         """All networks as they begin."""
-        networks = [build_nmf(self.config, self.data, job.seed) for job in self.jobs]
+        networks = [self.config.model.build(self.data, random_stream(job.seed, "weights")) for job in self.jobs]
         last = torch.arange(self.shape[2]) == self.shape[2] - 1
         return NMFLearner(networks, device=self.device, dtype=self.dtype, mask=last)
 
     def num_epochs(self) -> int:
         """Epochs."""
-        return self.config.epochs
+        return self.config.schedule.epochs
 
     def make_stopping(self) -> EarlyStopping:
         """Stops by the accuracy on validation images."""
-        return EarlyStopping(self.config.patience, len(self.jobs), keep="accuracy")
+        return EarlyStopping(self.config.schedule.patience, len(self.jobs), keep="accuracy")
 
     def source(self) -> Source:
         """The images of each network as sequences, whose last slice has the class as its target."""
@@ -179,7 +183,7 @@ class NMFRun(NetworkRun):
         batches = Batches(
             self.sets.x,
             self.sets.target,
-            batch_size=self.config.batch_size,
+            batch_size=self.config.schedule.batch_size,
             rows=self.sets.train[0][self.members].to(self.device),
             seeds=seeds,
             drop_last=True,
@@ -196,8 +200,8 @@ class NMFRun(NetworkRun):
 
     def first_states(self, seeds: Sequence[int], x: Tensor, *purpose: object) -> Tensor:
         """The states before the first slices."""
-        size = (x.shape[1], self.config.num_basis)
-        return small_states(seeds, size, self.config.updates.init_high, x, *purpose)
+        size = (x.shape[1], self.config.model.num_basis)
+        return small_states(seeds, size, self.config.model.updates.init_high, x, *purpose)
 
     def examine(self, stats: EpochStats) -> Examined:
         """Measures the accuracy on validation images."""
@@ -222,7 +226,7 @@ class NMFRun(NetworkRun):
     def _accuracy(self, network: NMFRNN, seeds: Sequence[int], x: Tensor, target: Tensor, rows: Tensor) -> Tensor:
         """In percent, for each network."""
         right = torch.zeros(len(rows), device=self.device)
-        for k, part in enumerate(torch.split(rows, self.config.batch_size, dim=1)):
+        for k, part in enumerate(torch.split(rows, self.config.schedule.batch_size, dim=1)):
             images = image_columns(x[part], self.shape)
             y = network.predict(images, self.first_states(seeds, images, "measured", k))
             right += (y[..., -1, :].argmax(-1) == target[part].argmax(-1)).sum(-1)
@@ -233,7 +237,7 @@ def run(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
     """Trains and measures networks that share one stack key."""
     if isinstance(jobs[0].config, NMFSequentialMNIST):
         return NMFRun(NAME, jobs, context).results()
-    return ImageRun(RECIPE, jobs, context).results()
+    return ClassifierRun(NAME, jobs, context).results()
 
 
 # Learning rate, what it is multiplied with after every epoch, and how many epochs: for 512 parts and fewer, and for
@@ -256,8 +260,9 @@ def fast(config: SequentialMNIST | NMFSequentialMNIST) -> SequentialMNIST | NMFS
     """Begins with longer steps, which become shorter, so that fewer epochs are enough."""
     if isinstance(config, NMFSequentialMNIST):
         return config
-    kind = config.model if config.model != "factorized" else "N" if config.nonnegative else "S"
-    faster = _FAST[kind, config.bptt][config.num_basis > SIZES[0]]
+    network = config.model.network
+    kind = network.model if network.model != "factorized" else "N" if network.nonnegative else "S"
+    faster = _FAST[kind, network.bptt][network.num_basis > SIZES[0]]
     if faster is None:
         return config
     lr, lr_decay, epochs = faster
@@ -281,13 +286,12 @@ _KINDS = {"N": "non-negative", "S": "signed"}
 
 
 def _factorized(size: int, kind: str, bptt: bool) -> SequentialMNIST:
-    return SequentialMNIST(num_basis=size, nonnegative=kind == "N", bptt=bptt)
+    return change(SequentialMNIST(), num_basis=size, nonnegative=kind == "N", bptt=bptt)
 
 
 def _other(model: str, size: int, bptt: bool = True, **changes: Any) -> SequentialMNIST:
-    return SequentialMNIST(
-        model=model, num_basis=size, bptt=bptt, nonnegative=False, reconstruction_weight=0.0, **changes
-    )
+    changes |= {"model": model, "num_basis": size, "bptt": bptt}
+    return change(SequentialMNIST(), nonnegative=False, reconstruction_weight=0.0, **changes)
 
 
 def _vanilla(size: int, bptt: bool) -> SequentialMNIST:

@@ -55,6 +55,31 @@ class Found:
     sounds: dict[str, str] = field(default_factory=dict)
     data: dict[str, str] = field(default_factory=dict)
 
+    def __or__(self, other: Found) -> Found:
+        """Both, as of dictionaries."""
+        return Found(**{name: own | getattr(other, name) for name, own in vars(self).items()})
+
+
+def make_result(experiment: str, job: Job, found: Found, context: Context, seconds: float, stack: int = 1) -> Result:
+    """What is known of a model, as it is kept.
+
+    Args:
+        experiment: The name of the experiment.
+        job: What was trained.
+        found: What it is like.
+        context: Where it was trained.
+        seconds: How long that took.
+        stack: How many models were trained at once.
+    """
+    return Result(
+        experiment=experiment,
+        config=settings(job.config),
+        seed=job.seed,
+        seconds=seconds,
+        **vars(found),
+        **context.provenance(stack),
+    )
+
 
 class StackRun(ABC):
     """The training of a stack: what changes while it goes on, and what it leaves behind.
@@ -150,7 +175,8 @@ class StackRun(ABC):
         self.train()
         for i, model in enumerate(self.learner.unstack()):
             with torch.no_grad():
-                yield self.result(i, self.measure(model, i))
+                found = self.measure(model, i)
+            yield self.result(i, found)
 
     def train(self) -> None:
         """Trains through all phases; all models are at their best then."""
@@ -232,20 +258,9 @@ class StackRun(ABC):
 
     def result(self, i: int, found: Found) -> Result:
         """What is known of a model, as it is kept."""
-        job = self.jobs[i]
         taken = {"milliseconds_per_step": 1e3 * self.step_seconds / max(self.steps, 1)}
-        return Result(
-            experiment=self.name,
-            config=settings(job.config),
-            seed=job.seed,
-            metrics=taken | found.metrics,
-            curves=self.history[i] | found.curves,
-            images=found.images,
-            sounds=found.sounds,
-            data=found.data,
-            seconds=self.seconds[i],
-            **self.context.provenance(len(self.jobs)),
-        )
+        found = Found(taken, self.history[i]) | found
+        return make_result(self.name, self.jobs[i], found, self.context, self.seconds[i], len(self.jobs))
 
     # Stopping and going on
 

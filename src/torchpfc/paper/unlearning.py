@@ -2,107 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from torchpfc.data.images import ImageData, load_images
 from torchpfc.data.streams import next_label
 from torchpfc.nn import PFCBlock
 from torchpfc.optim.stacked_slw import StackedRMSpropSLW
-from torchpfc.paper.continual import build, eval_solver, fast, loss_weights, phase_result
-from torchpfc.paper.image_run import ImageRun, Recipe
+from torchpfc.paper.continual import fast
+from torchpfc.paper.image_run import ImageRun
+from torchpfc.paper.learners import Source
 from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
-from torchpfc.paper.settings import settings
+from torchpfc.paper.settings import change
 from torchpfc.paper.stack_run import Found
 from torchpfc.paper.unlearning_audit import Forgotten
 from torchpfc.paper.unlearning_replay import run_replay
-from torchpfc.paper.unlearning_settings import Unlearning, batches_to_forget, make_phase
+from torchpfc.paper.unlearning_settings import Unlearning
 from torchpfc.training import Batch
 
 
-def spoil(batches: Iterable[Batch], jobs: Sequence[Job], optimizer: Optimizer) -> Iterator[Batch]:
-    """Wrong labels in some batches of some models, and others passed over."""
-    assert isinstance(optimizer, StackedRMSpropSLW)
-    device = optimizer.passed_by.device
-    wrong = [_wrong_batches(job.config) for job in jobs]
-    skipped = [frozenset(job.config.skipped) for job in jobs]
-    masks: dict[tuple[bool, ...], Tensor] = {}  # few, and each goes to the device once
+class UnlearningRun(ImageRun):
+    """The training of blocks and of their twins, which never see what is to be forgotten; then all forget.
 
-    def mask(values: list[bool]) -> Tensor:
-        if tuple(values) not in masks:
-            masks[tuple(values)] = torch.tensor(values, device=device)
-        return masks[tuple(values)]
+    Args:
+        jobs: The blocks.
+        context: Where, and on what.
+    """
 
-    for id, batch in enumerate(batches):
-        optimizer.passed_by.copy_(mask([id in ids for ids in skipped]))
-        spoiled = [id in ids for ids in wrong]
-        if any(spoiled):
-            turned = next_label(batch.x, batch.target)[1]
-            batch = batch._replace(target=torch.where(mask(spoiled).view(-1, 1, 1), turned, batch.target))
-        yield batch
+    shuffles = False
+    resets_window = True
+
+    def __init__(self, jobs: Sequence[Job], context: Context) -> None:
+        self.count = len(jobs)
+        self.with_twin = [i for i, job in enumerate(jobs) if job.config.has_twin()]
+        super().__init__("unlearning", [*jobs, *(jobs[i] for i in self.with_twin)], context)
+
+    def prepare(self) -> None:
+        """Loads the images, and finds which batches have wrong labels, and which are passed over."""
+        super().prepare()
+        configs, orders = [job.config for job in self.jobs], self.sets.train[0]
+        count = len(self.jobs), orders.shape[1] // self.config.schedule.batch_size
+        self.wrong, self.skipped = torch.zeros(2, *count, dtype=torch.bool)
+        for k, (config, train) in enumerate(zip(configs, orders, strict=True)):
+            self.wrong[k, list(config.wrong_batches(train))] = True
+            if k >= self.count:
+                self.skipped[k, config.batches_to_forget(self.data, train)] = True
+
+    def source(self) -> Source:
+        """The images in batches, of which some have wrong labels."""
+        optimizer = self.learner.optimizer
+        assert isinstance(optimizer, StackedRMSpropSLW)
+        return Spoiled(super().source(), self.wrong[self.members], self.skipped[self.members], optimizer)
+
+    def look(self) -> None:
+        """Measures on all images."""
+        self.look_at_phases()
+
+    def results(self) -> Iterator[Result]:
+        """Those of the blocks; their twins have none."""
+        return islice(super().results(), self.count)
+
+    @torch.enable_grad()
+    def measure(self, model: PFCBlock, i: int) -> Found:
+        """Forgets, and compares."""
+        never = None
+        if i in self.with_twin:
+            twin = self.count + self.with_twin.index(i)
+            never = self.learner.unstack()[twin]
+            self.seconds[i] += self.seconds[twin]
+        forgotten = Forgotten(self, i, model, never)
+        return self.measure_phases(i) | Found(forgotten.metrics(), images=forgotten.pictures())
 
 
-def _wrong_batches(config: Any) -> range:
-    return range(config.start, config.stop) if config.what == "batches" else range(0)
+class Spoiled:
+    """Batches of which some models see some with wrong labels, and pass over others.
 
+    Args:
+        source: The batches as they should be.
+        wrong: Which have wrong labels.
+        skipped: Which are passed over.
+        optimizer: Told of the latter.
 
-@dataclass(frozen=True, kw_only=True)
-class _Twin(Unlearning):
-    """A config that knows which batches it passes over."""
+    Shape:
+        - wrong: $(s, n)$, models first, then batches
+        - skipped: $(s, n)$
+    """
 
-    skipped: tuple[int, ...] = ()
+    def __init__(self, source: Source, wrong: Tensor, skipped: Tensor, optimizer: StackedRMSpropSLW) -> None:
+        device = optimizer.passed_by.device
+        self._source, self._optimizer, self._any_wrong = source, optimizer, wrong.any(0).tolist()
+        self._wrong, self._skipped = wrong.to(device), skipped.to(device)
 
+    def __len__(self) -> int:
+        return len(self._source)
 
-RECIPE = Recipe(
-    "unlearning",
-    build,
-    lambda config, data, seed: [make_phase(config, data, seed)],
-    loss_weights=loss_weights,
-    eval_solver=eval_solver,
-    shuffles=False,
-    resets_window=lambda config: True,
-    change=spoil,
-    look=ImageRun.look_at_phases,
-)
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the round."""
+        self._source.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for id, batch in enumerate(self._source):
+            self._optimizer.passed_by.copy_(self._skipped[:, id])
+            if self._any_wrong[id]:
+                turned = next_label(batch.x, batch.target)[1]
+                batch = batch._replace(target=torch.where(self._wrong[:, id].view(-1, 1, 1), turned, batch.target))
+            yield batch
 
 
 def run_unlearning(jobs: Sequence[Job], context: Context) -> Iterator[Result]:
-    """Trains blocks and their twins, which never see what is to be forgotten; then forgets, and compares."""
+    """Trains blocks, lets them forget, and compares them with such as never saw what is forgotten."""
     if jobs[0].config.replay:
-        yield from (run_replay(job, context) for job in jobs)
-        return
-    data = load_images(jobs[0].config.dataset, context.data_dir)
-    twins = [k for k, job in enumerate(jobs) if has_twin(job.config)]
-    members = [_member(job, data) for job in jobs] + [_member(jobs[k], data, skips=True) for k in twins]
-    run = ImageRun(RECIPE, members, context)
-    run.train()
-    models = run.learner.unstack()
-    for i, job in enumerate(jobs):
-        own = [i, len(jobs) + twins.index(i)] if i in twins else [i]
-        before, *never = (model for model in (models[k] for k in own) if isinstance(model, PFCBlock))
-        found = Forgotten(run, i, before, never[0] if never else None)
-        result = phase_result(run, i, Found(found.metrics()))
-        seconds = sum(run.seconds[k] for k in own)
-        yield replace(result, config=settings(job.config), images=found.pictures(), seconds=seconds)
-
-
-def has_twin(config: Unlearning) -> bool:
-    """Whether what is to be forgotten fills batches, so that a model can pass over these and miss little else."""
-    return config.what == "batches" or (config.what == "class" and config.order == "sorted")
-
-
-def _member(job: Job, data: ImageData, *, skips: bool = False) -> Job:
-    config: Any = job.config
-    train = make_phase(config, data, job.seed).train
-    skipped = tuple(batches_to_forget(config, data, train)) if skips else ()
-    return Job(_Twin(**settings(config), skipped=skipped), job.seed)
+        return (run_replay(job, context) for job in jobs)
+    return UnlearningRun(jobs, context).results()
 
 
 def _table_5() -> Iterator[Row]:
@@ -113,13 +128,13 @@ def _table_5() -> Iterator[Row]:
 
 
 def _table_beyond() -> Iterator[Row]:
-    yield Row("FORGET.CLASS", Unlearning(what="class", order="sorted"), seeds=3)
+    yield Row("FORGET.CLASS", change(Unlearning(), what="class", order="sorted"), seeds=3)
     yield Row("FORGET.CLASS.SHUFFLED", Unlearning(what="class"), seeds=3)
     yield Row("FORGET.EXAMPLES", Unlearning(what="examples"), seeds=3)
 
 
 def _table_exact() -> Iterator[Row]:
-    yield Row("EXACT.BATCHES", Unlearning(replay=True, epochs=2, relearn_steps=0))
+    yield Row("EXACT.BATCHES", change(Unlearning(), replay=True, epochs=2, relearn_steps=0))
 
 
 register(

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from torchpfc.data.streams import next_label
-from torchpfc.nn import PFCBlock, keep_nonnegative
-from torchpfc.optim import Ledger, RMSprop
+from torchpfc.nn import PFCBlock
+from torchpfc.optim import Ledger
 from torchpfc.paper.column_pictures import draw_lines, spread_out
-from torchpfc.paper.image_run import ImageRun, split
-from torchpfc.paper.unlearning_settings import (
-    batches_to_forget,
-    examples_to_forget,
-    make_ledger,
-    strangers,
-)
-from torchpfc.training import Batches, SquaredErrors, evaluate
+from torchpfc.paper.components import Window, percent_right
+from torchpfc.paper.image_run import ImageRun
+from torchpfc.paper.unlearning_settings import Unlearning, num_strangers
+from torchpfc.paper.windows import make_optimizer
+from torchpfc.training import Objective
 from torchpfc.unlearning import ForgetReport, Relearning, audit, forget, membership_attack
 
 _AT_ONCE = 2000
@@ -39,14 +36,13 @@ class Forgotten:
 
     def __init__(self, run: ImageRun, i: int, before: PFCBlock, never: PFCBlock | None) -> None:
         self.run, self.job, self.record = run, run.jobs[i], run.records[i]
-        self.config: Any = self.job.config
+        self.config: Unlearning = self.job.config
         self.train = run.sets.train[0][i]
         self.before, self.never, self.after = before, never, deepcopy(before)
-        self.batches = batches_to_forget(self.config, run.data, self.train)
         for model in self.models.values():
-            model.solver = self.config.make_solver(self.config.eval_iterations)
+            model.solver = self.config.model.inference.eval_solver
             model.eval()
-        ledger = make_ledger(self.config, self.train)
+        ledger = self.config.make_ledger(self.train)
         self.rows, wanted = self._what(ledger)
         self.report: ForgetReport = forget(self.after, ledger, **wanted)
 
@@ -59,13 +55,14 @@ class Forgotten:
     def _what(self, ledger: Ledger) -> tuple[Tensor, dict[str, Any]]:
         """The examples that are to be forgotten, and how to tell `forget`."""
         if self.config.what == "examples":
-            rows = examples_to_forget(self.config, self.train)
+            rows = self.config.examples_to_forget(self.train)
             return rows, {"examples": rows}
-        rows = torch.tensor([row for id in self.batches for row in ledger.rows_of(id)])
+        batches = self.config.batches_to_forget(self.run.data, self.train)
+        rows = torch.tensor([row for id in batches for row in ledger.rows_of(id)])
         if self.config.what == "class":
             rows = rows[self.run.data.train.label[rows] == self.config.forgotten_class]
             return rows, {"examples": rows}
-        return rows, {"batches": self.batches}
+        return rows, {"batches": batches}
 
     def metrics(self) -> dict[str, float]:
         """Everything that was measured."""
@@ -88,29 +85,28 @@ class Forgotten:
         """The accuracy without the columns that the published code removes, which are a few more."""
         if self.config.what != "batches":
             return {}
-        first = int(self.config.start * self.config.sweep_speed)
-        last = min(int(self.config.stop * self.config.sweep_speed + self.config.width), self.config.num_basis - 1)
+        window = self.config.window
+        first = int(self.config.start * window.sweep_speed)
+        last = min(int(self.config.stop * window.sweep_speed + window.width), self.config.model.num_basis - 1)
         model = deepcopy(self.before)
         with torch.no_grad():
             for weight in (model.weight_x, model.weight_y):
                 weight[:, first : last + 1] = 0
         model.reset_step_size()
-        accuracy = self._accuracy(model, *self.run.sets.test[:2])
+        with torch.no_grad():
+            x, target, _ = self.run.sets.test
+            accuracy = percent_right(model, x, target.argmax(-1), _AT_ONCE)
         return {
             "published_first_column": float(first),
             "published_last_column": float(last),
             "after_published_range_accuracy": accuracy,
         }
 
-    def _accuracy(self, model: nn.Module, x: Tensor, target: Tensor) -> float:
-        batches = Batches(x, target, batch_size=_AT_ONCE)
-        return 100 * evaluate(model, batches, SquaredErrors()).accuracy.item()
-
     def _audit(self) -> dict[str, float]:
         run, config = self.run, self.config
-        objective = SquaredErrors(config.prediction_weight, 1 - config.prediction_weight)
-        valid = split(len(run.data.train), config, self.job.seed)[1]
-        unknown = valid[-strangers(len(valid)) :]
+        objective = config.model.errors(*config.model.loss_weights())
+        valid = config.split(len(run.data.train), self.job.seed)[1]
+        unknown = valid[-num_strangers(len(valid)) :]
         if config.what == "class":
             of_class = run.data.train.label[unknown] == config.forgotten_class
             unknown = unknown[of_class] if of_class.sum() > 1 else unknown
@@ -122,7 +118,11 @@ class Forgotten:
         relearning = None
         if config.relearn_steps:
             loss = float(_mean_loss(self.before, forgotten, objective))
-            relearning = Relearning(self._make_optimizer, loss=1.05 * loss, max_steps=config.relearn_steps)
+            relearning = Relearning(
+                partial(make_optimizer, config=config, window=Window()),
+                loss=1.05 * loss,
+                max_steps=config.relearn_steps,
+            )
         audits = audit(
             self.models,
             objective,
@@ -153,11 +153,6 @@ class Forgotten:
         rows = rows.to(self.run.device)
         return self.run.sets.x[rows], self.run.sets.target[rows]
 
-    def _make_optimizer(self, model: nn.Module) -> Optimizer:
-        optimizer = RMSprop(model.parameters(), lr=self.config.lr, weight_decay=self.config.weight_decay)
-        keep_nonnegative(model, optimizer)
-        return optimizer
-
     def pictures(self) -> dict[str, str]:
         """Columns from the first to the last: before, after, and of the model that never knew."""
         if self.job.seed:
@@ -172,5 +167,5 @@ def _some(rows: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _mean_loss(model: nn.Module, examples: tuple[Tensor, Tensor], objective: SquaredErrors) -> Tensor:
+def _mean_loss(model: nn.Module, examples: tuple[Tensor, Tensor], objective: Objective) -> Tensor:
     return objective(model, *examples).loss

@@ -3,27 +3,134 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
+from torch import Tensor
 
 from torchpfc.checkpoint import CorruptFileError
-from torchpfc.data.images import ImageData, load_images
+from torchpfc.data.streams import Stream, corrupt
+from torchpfc.nn import PFCBlock, keep_nonnegative
+from torchpfc.optim import Ledger, RMSpropSLW
+from torchpfc.paper.components import percent_right, solving
 from torchpfc.paper.devices import dtype_of
+from torchpfc.paper.image_run import Sets
 from torchpfc.paper.registry import Job
-from torchpfc.paper.replayable import Training
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
-from torchpfc.paper.settings import settings
-from torchpfc.paper.unlearning_settings import Unlearning, batches_to_forget, make_phase
-from torchpfc.training import Batches, SquaredErrors, evaluate
-from torchpfc.unlearning import ReplayReport, SavedModel
+from torchpfc.paper.settings import change, settings
+from torchpfc.paper.stack_run import Found, make_result
+from torchpfc.paper.unlearning_settings import Unlearning
+from torchpfc.training import Batches, BestWeights, evaluate, fit, random_stream
+from torchpfc.unlearning import ReplayReport, SavedModel, Snapshots, fingerprint, retrain_without
 from torchpfc.unlearning.models import SNAPSHOTS, save_model
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 _ROWS_AT_ONCE = 1000
+
+
+class Training:
+    """A block that learns a fixed stream with a window, and can learn it again without some of it.
+
+    Unlike a stack it calls the hooks of every step, from which its ledger and its snapshots live.
+
+    Args:
+        job: The settings, which may ask for wrong labels, and the seed.
+        context: Where to train, and on what; not where to keep anything.
+        ledger: That of an earlier process; a new one by default.
+        folder: Where to keep snapshots; None keeps them in memory.
+    """
+
+    def __init__(self, job: Job, context: Context, *, ledger: Ledger | None = None, folder: Path | None = None) -> None:
+        config: Unlearning = job.config
+        dtype = dtype_of(context.precision)
+        self.config, self.sets = config, Sets([job], context, dtype)
+        (self.data,) = self.sets.data.values()
+        block = config.model.build(self.data, random_stream(job.seed, "weights"))
+        assert isinstance(block, PFCBlock)
+        self.block = block.to(context.fabric.device, dtype)
+        self.optimizer = RMSpropSLW(self.block.parameters(), **settings(config.optimizer), **settings(config.window))
+        if config.model.nonnegative:
+            keep_nonnegative(self.block, self.optimizer)
+        x, target, train, valid = self.sets.x, self.sets.target, self.sets.train[0][0], self.sets.valid[0][0]
+        stream = Stream(x, target, train, batch_size=config.schedule.batch_size, drop_last=True)
+        self.stream = corrupt(stream, config.wrong_batches(train))
+        self.valid = Batches(x, target, batch_size=min(_ROWS_AT_ONCE, len(valid)), rows=valid)
+        self.objective = config.model.errors(*config.model.loss_weights())
+        self.stopping = config.make_stopping()
+        self.best = BestWeights(self.block)
+        self.ledger = Ledger() if ledger is None else ledger
+        self.snapshots = Snapshots(
+            self.block,
+            self.optimizer,
+            self.ledger,
+            every=config.snapshot_every,
+            also={"stopping": self.stopping, "best": self.best},
+            folder=folder,
+        )
+
+    def train(self, tick: Callable[[float], None] = lambda share: None) -> None:
+        """Trains from where the snapshots are to the end.
+
+        Args:
+            tick: Told the share that is done.
+        """
+        epochs = self.config.schedule.epochs
+        for stats in fit(
+            self.block,
+            self.optimizer,
+            self.snapshots.follow(self.stream),
+            self.objective,
+            epochs=epochs,
+            first_epoch=self.snapshots.epoch,
+            capture=False,  # a recorded step calls no hooks
+        ):
+            with solving(self.block, self.config.model.eval_solver()):
+                found = evaluate(self.block, self.valid, self.objective)
+            self.best.keep(self.block, self.stopping.update(found.loss, found.accuracy))
+            self.optimizer.reset_window()
+            tick((stats.epoch + 1) / epochs)
+            if self.stopping.stopped:
+                return
+
+    def train_without(
+        self,
+        *,
+        batches: Iterable[int] | None = None,
+        examples: Iterable[int] | None = None,
+        tick: Callable[[float], None] = lambda share: None,
+    ) -> ReplayReport:
+        """Goes back to before some data was seen, and trains on without it; the report ends at the best weights."""
+        report = retrain_without(lambda: self.train(tick), self.snapshots, batches=batches, examples=examples)
+        return replace(report, sha256_after=fingerprint(self.at_best()))
+
+    def at_best(self) -> PFCBlock:
+        """A copy of the block with the best weights of the training, and the solver for measuring."""
+        block = deepcopy(self.block)
+        block.load_state_dict(self.best.values)
+        block.solver = self.config.model.inference.eval_solver
+        return block
+
+    @torch.no_grad()
+    def test_accuracy(self) -> float:
+        """The accuracy in percent on test images, with the best weights."""
+        x, target, _ = self.sets.test
+        return percent_right(self.at_best().eval(), x, target.argmax(-1), _ROWS_AT_ONCE)
+
+    def bits(self) -> dict[str, Tensor]:
+        """All that the training has come to: weights, the best of them, the optimizer, and the counters."""
+        found = {f"model.{name}": value for name, value in self.block.state_dict().items()}
+        found |= {f"best.{name}": value for name, value in self.best.values.items()}
+        found |= {f"stopping.{name}": value for name, value in self.stopping.state.items()}
+        for name, p in self.block.named_parameters():
+            found |= {f"optimizer.{name}.{key}": value for key, value in self.optimizer.state[p].items()}
+        return {name: value.detach().clone() for name, value in found.items()}
 
 
 def run_replay(job: Job, context: Context) -> Result:
@@ -33,59 +140,35 @@ def run_replay(job: Job, context: Context) -> Result:
         job: What to train.
         context: Where, and on what. With a folder for models, the one that learned everything is kept there.
     """
-    config: Any = job.config
-    device, dtype = context.fabric.device, dtype_of(context.precision)
-    data = load_images(config.dataset, context.data_dir)
     begin = time.perf_counter()
-    training = start_training(config, job.seed, data, device, dtype)
-    training.tick = lambda share: context.tick(share / 3)
-    training.train()
-    accuracies = {"before_accuracy": _test_accuracy(training, data)} if context.test else {}
+    training, never = Training(job, context), Training(job, context)
+    training.train(lambda share: context.tick(share / 3))
+    metrics = {"before_accuracy": training.test_accuracy()} if context.test else {}
     if context.models is not None:
-        keep_model(context.models / f"unlearning-{job.seed}", job, data, context)
-    forgotten = batches_to_forget(config, data, training.stream.rows)
-    training.tick = lambda share: context.tick((1 + share) / 3)
-    report = training.train_without(batches=forgotten)
-    never = start_training(config, job.seed, data, device, dtype)
+        keep_model(context.models / f"unlearning-{job.seed}", job, context)
+    forgotten = job.config.batches_to_forget(training.data, training.stream.rows)
+    report = training.train_without(batches=forgotten, tick=lambda share: context.tick((1 + share) / 3))
     never.snapshots.skip(batches=forgotten)
-    never.tick = lambda share: context.tick((2 + share) / 3)
-    never.train()
+    never.train(lambda share: context.tick((2 + share) / 3))
     one, other = training.bits(), never.bits()
     same = one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     if context.test:
-        accuracies["exact_accuracy"] = _test_accuracy(training, data)
-    metrics = {"bit_equal": float(same), "replayed_share": report.share, "replayed_batches": float(report.replayed)}
-    return Result(
-        experiment="unlearning",
-        config=settings(config),
-        seed=job.seed,
-        metrics={**accuracies, **metrics, "epochs": float(config.epochs)},
-        data={data.name: data.fingerprint},
-        seconds=time.perf_counter() - begin,
-        **context.provenance(),
-    )
+        metrics["exact_accuracy"] = training.test_accuracy()
+    metrics |= {"bit_equal": float(same), "replayed_share": report.share, "replayed_batches": float(report.replayed)}
+    metrics["epochs"] = float(job.config.schedule.epochs)
+    found = Found(metrics, data={training.data.name: training.data.fingerprint})
+    return make_result("unlearning", job, found, context, time.perf_counter() - begin)
 
 
-def start_training(
-    config: Unlearning, seed: int, data: ImageData, device: torch.device, dtype: torch.dtype, **options: Any
-) -> Training:
-    """A training that has not begun: of a config, with the wrong labels that it asks for."""
-    phase = make_phase(config, data, seed)
-    wrong = batches_to_forget(config, data, phase.train) if config.what == "batches" else []
-    return Training(config, seed, data, phase, wrong, device=device, dtype=dtype, **options)
-
-
-def keep_model(folder: Path, job: Job, data: ImageData, context: Context) -> None:
+def keep_model(folder: Path, job: Job, context: Context) -> None:
     """Trains a model and keeps it with its ledger and snapshots, so that `torchpfc forget` can work on it.
 
     Args:
         folder: Where.
         job: What to train.
-        data: The images.
         context: On what.
     """
-    device, dtype = context.fabric.device, dtype_of(context.precision)
-    training = start_training(job.config, job.seed, data, device, dtype, folder=folder / SNAPSHOTS)
+    training = Training(job, context, folder=folder / SNAPSHOTS)
     training.train()
     about = {"config": settings(job.config), "seed": job.seed, "precision": context.precision}
     save_model(folder, training.at_best(), training.ledger, about)
@@ -98,7 +181,7 @@ def forget_exactly(
     batches: Iterable[int] | None = None,
     examples: Iterable[int] | None = None,
     data_dir: Path | None = None,
-    device: torch.device,
+    fabric: Fabric,
 ) -> ReplayReport:
     """Replays the training of a model that was kept, without some of it, and keeps what comes of that instead.
 
@@ -108,30 +191,16 @@ def forget_exactly(
         batches: What to forget; give either these or `examples`.
         examples: What to forget.
         data_dir: Where the images are.
-        device: Where to train; the bits are the same on the same hardware alone.
+        fabric: Where to train; the bits are the same on the same hardware alone.
     """
-    if not (folder / SNAPSHOTS).is_dir() or not {"config", "seed", "precision"} <= saved.about.keys():
+    about = saved.about
+    if not (folder / SNAPSHOTS).is_dir() or not {"config", "seed", "precision"} <= about.keys():
         remedy = "models that torchpfc run unlearning --rows 'EXACT.*' --models DIR keeps have them"
         raise CorruptFileError(f"{folder} must hold snapshots and the settings of a training to be replayed; {remedy}")
-    config = Unlearning(**saved.about["config"])
-    data = load_images(config.dataset, data_dir)
-    training = start_training(
-        config,
-        saved.about["seed"],
-        data,
-        device,
-        dtype_of(saved.about["precision"]),
-        ledger=saved.ledger,
-        folder=folder / SNAPSHOTS,
-    )
+    job = Job(change(Unlearning(), **about["config"]), about["seed"])
+    context = Context(fabric, folder, data_dir, precision=about["precision"])
+    training = Training(job, context, ledger=saved.ledger, folder=folder / SNAPSHOTS)
     training.block.load_state_dict(saved.block.state_dict())
     report = training.train_without(batches=batches, examples=examples)
-    save_model(folder, training.at_best(), training.ledger, saved.about)
+    save_model(folder, training.at_best(), training.ledger, about)
     return report
-
-
-def _test_accuracy(training: Training, data: ImageData) -> float:
-    block = training.at_best().eval()
-    x = data.test.x.to(block.weight_x.device, block.weight_x.dtype)
-    target = F.one_hot(data.test.label, data.num_classes).to(x)
-    return 100 * evaluate(block, Batches(x, target, batch_size=_ROWS_AT_ONCE), SquaredErrors()).accuracy.item()

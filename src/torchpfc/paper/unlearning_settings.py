@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from torchpfc.data.images import ImageData
-from torchpfc.data.streams import fixed_shuffle, label_ordered
 from torchpfc.optim import Ledger, RMSpropSLW
-from torchpfc.paper.continual import ORDERS, SHUFFLE_SEED
-from torchpfc.paper.image_run import Phase, split
-from torchpfc.paper.images import PFCImage
-from torchpfc.paper.settings import all_settings_but
+from torchpfc.paper.components import SHUFFLE_SEED, ImageConfig, Optimizer, Order, PFCModel, Phase, Schedule, Window
+from torchpfc.paper.settings import all_settings_but, check_choice, check_numbers, settings
 from torchpfc.training import random_stream
 
 WHAT = ("batches", "class", "examples")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unlearning(PFCImage):
+class Unlearning(ImageConfig):
     """A block that learns with a window, and then forgets some of what it has learned."""
 
-    num_basis: int = 3000
-    lr: float = 1e-3
-    batch_size: int = 50
-    epochs: int = 8
-    patience: int = 5
-    watch_accuracy: bool = False
-    width: int = 50
-    sweep_speed: float = 2.5
-    order: str = "fixed"
-    """Of the images in every epoch. sorted: by label. fixed: one random order."""
+    optimizer: Optimizer = Optimizer(lr=1e-3)
+    schedule: Schedule = Schedule(batch_size=50, epochs=8, patience=5, watch_accuracy=False)
+    model: PFCModel = PFCModel(num_basis=3000)
+    window: Window = Window(width=50, sweep_speed=2.5)
+    order: Order = Order(order="fixed")
     what: str = "batches"
     """What to forget. batches: those with wrong labels. class: one class. examples: some, scattered over all."""
     start: int = 500
@@ -54,17 +46,18 @@ class Unlearning(PFCImage):
     def __post_init__(self) -> None:
         """Checks the settings."""
         super().__post_init__()
-        self._check(1, math.inf, "width", "snapshot_every")
-        self._check(0, math.inf, "sweep_speed", "start", "relearn_steps")
-        self._check(0, 1, "share")
-        if self.width > self.num_basis:
-            raise ValueError(f"width must be at most the number of parts, {self.num_basis}, got {self.width}")
-        if self.order not in ORDERS:
-            raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {self.order!r}")
-        if self.what not in WHAT:
-            raise ValueError(f"what must be one of {', '.join(WHAT)}, got {self.what!r}")
+        check_choice(self, "what", WHAT)
+        check_numbers(self.window, "width", least=1)
+        check_numbers(self, "snapshot_every", least=1)
+        check_numbers(self, "start", "relearn_steps", least=0)
+        check_numbers(self, "share", least=0, limit=1)
         if self.stop <= self.start:
             raise ValueError(f"stop must be greater than start, {self.start}, got {self.stop}")
+
+    def smoke(self) -> Self:
+        """A few steps on small digits, and few of them to forget."""
+        least = min(self.relearn_steps, 2)
+        return replace(super().smoke(), start=2, stop=5, relearn_steps=least, snapshot_every=4)
 
     def stack_key(self) -> object:
         """Everything but the order and what is forgotten; a replay is a training of its own."""
@@ -77,56 +70,61 @@ class Unlearning(PFCImage):
 
     def shared_batch(self) -> int:
         """All images of a batch, but for a replay, which one process repeats bit by bit."""
-        return 1 if self.replay else self.batch_size
+        return 1 if self.replay else super().shared_batch()
 
-    def _smaller(self) -> dict[str, Any]:
-        small = {"width": min(self.width, 4), "sweep_speed": min(self.sweep_speed, 0.25), "start": 2, "stop": 5}
-        return {**super()._smaller(), **small, "relearn_steps": min(self.relearn_steps, 2), "snapshot_every": 4}
+    def phases(self, data: ImageData, seed: int) -> Sequence[Phase]:
+        """What to learn from, in its order; a part of the validation images is never used."""
+        ((train, valid, test),) = super().phases(data, seed)
+        return [Phase(self.order.arrange(data.train.label, train), valid[: -num_strangers(len(valid))], test)]
+
+    def has_twin(self) -> bool:
+        """Whether what is to be forgotten fills batches, so that a model can pass over these and miss little else."""
+        return self.what == "batches" or (self.what == "class" and self.order.order == "sorted")
+
+    def batches(self, train: Tensor) -> Tensor:
+        """The rows of each batch.
+
+        Args:
+            train: Those to learn from, in their order.
+        """
+        size = self.schedule.batch_size
+        return train[: len(train) // size * size].view(-1, size)
+
+    def wrong_batches(self, train: Tensor) -> range:
+        """The numbers of the batches with wrong labels."""
+        count = len(self.batches(train)) if self.what == "batches" else 0
+        return range(min(self.start, count), min(self.stop, count))
+
+    def batches_to_forget(self, data: ImageData, train: Tensor) -> list[int]:
+        """The numbers of the batches that are to be forgotten, or that hold what is to be forgotten."""
+        rows = self.batches(train)
+        if self.what == "batches":
+            return list(self.wrong_batches(train))
+        if self.what == "class":
+            wanted = data.train.label[rows] == self.forgotten_class
+        else:
+            wanted = torch.isin(rows, self.examples_to_forget(train))
+        found: list[int] = wanted.any(1).nonzero()[:, 0].tolist()
+        return found
+
+    def examples_to_forget(self, train: Tensor) -> Tensor:
+        """Scattered examples."""
+        count = self.batches(train).numel()
+        order = torch.randperm(count, generator=random_stream(SHUFFLE_SEED, "examples to forget"))
+        return train[order[: max(1, round(self.share * count))]]
+
+    def make_ledger(self, train: Tensor) -> Ledger:
+        """Which batch could write which columns, from the schedule of the window alone: the same in every epoch."""
+        schedule = torch.nn.Parameter(torch.zeros(1, self.model.num_basis))
+        optimizer = RMSpropSLW([schedule], **settings(self.window))
+        ledger = Ledger()
+        ledger.watch(optimizer)
+        for id, rows in enumerate(self.batches(train)):
+            with ledger.batch(id, rows):
+                optimizer.step()  # without a gradient only the window moves
+        return ledger
 
 
-def make_phase(config: Unlearning, data: ImageData, seed: int) -> Phase:
-    """What to learn from, in its order; a part of the validation images is never used."""
-    train, valid = split(len(data.train), config, seed)
-    if config.order == "sorted":
-        train = label_ordered(data.train.label, rows=train)
-    else:
-        train = train[fixed_shuffle(len(train), seed=SHUFFLE_SEED)]
-    return Phase(train, valid[: -strangers(len(valid))], torch.arange(len(data.test)))
-
-
-def strangers(num_valid: int) -> int:
+def num_strangers(num_valid: int) -> int:
     """How many of the held-out images nothing looks at before the audit: a ninth."""
     return max(2, num_valid // 9)
-
-
-def batches_to_forget(config: Unlearning, data: ImageData, train: Tensor) -> list[int]:
-    """The numbers of the batches that are to be forgotten, or that hold what is to be forgotten."""
-    count = len(train) // config.batch_size
-    if config.what == "batches":
-        return list(range(min(config.start, count), min(config.stop, count)))
-    rows = train[: count * config.batch_size].view(count, config.batch_size)
-    if config.what == "class":
-        wanted = (data.train.label[rows] == config.forgotten_class).any(1)
-    else:
-        wanted = torch.isin(rows, examples_to_forget(config, train)).any(1)
-    found: list[int] = wanted.nonzero()[:, 0].tolist()
-    return found
-
-
-def examples_to_forget(config: Unlearning, train: Tensor) -> Tensor:
-    """Scattered examples."""
-    count = len(train) // config.batch_size * config.batch_size
-    order = torch.randperm(count, generator=random_stream(SHUFFLE_SEED, "examples to forget"))
-    return train[order[: max(1, round(config.share * count))]]
-
-
-def make_ledger(config: Unlearning, train: Tensor) -> Ledger:
-    """Which batch could write which columns, from the schedule of the window alone: the same in every epoch."""
-    schedule = torch.nn.Parameter(torch.zeros(1, config.num_basis))
-    optimizer = RMSpropSLW([schedule], width=config.width, sweep_speed=config.sweep_speed)
-    ledger = Ledger()
-    ledger.watch(optimizer)
-    for id in range(len(train) // config.batch_size):
-        with ledger.batch(id, train[id * config.batch_size : (id + 1) * config.batch_size]):
-            optimizer.step()  # without a gradient only the window moves
-    return ledger

@@ -1,4 +1,4 @@
-"""Windows over the columns of a stack, one for each model: its optimizer, and how far a window has come."""
+"""The optimizer of a stack, with a window over the columns of each model."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ from torchpfc.nn import MLP, PFCBlock, keep_nonnegative
 from torchpfc.nn.constraints import project_nonnegative_
 from torchpfc.optim import RMSprop
 from torchpfc.optim.stacked_slw import StackedRMSpropSLW
+from torchpfc.paper.components import ImageConfig, Window
+from torchpfc.paper.settings import settings
 
 
-def make_optimizer(stack: nn.Module, config: Any) -> Optimizer:
-    """RMSprop for a stack, with a window for each model where the config has one."""
-    options = {"lr": config.lr, "weight_decay": config.weight_decay}
+def make_optimizer(stack: nn.Module, config: ImageConfig, window: Window) -> Optimizer:
+    """RMSprop that keeps weights non-negative where it has to.
+
+    Args:
+        stack: The models; without a window also one by itself.
+        config: The other settings.
+        window: The window of each model; one of no width is none.
+    """
     optimizer: Optimizer
-    if not getattr(config, "width", 0):
-        optimizer = RMSprop(stack.parameters(), **options)
+    if not window.width:
+        optimizer = RMSprop(stack.parameters(), **settings(config.optimizer))
     else:
-        optimizer = StackedRMSpropSLW(
-            window_groups(stack), width=config.width, sweep_speed=config.sweep_speed, **options
-        )
-    if config.nonnegative:
+        options = settings(config.optimizer) | settings(window)
+        optimizer = StackedRMSpropSLW(window_groups(stack), **options)
+    if config.model.nonnegative:
         _keep_nonnegative(stack, optimizer)
     return optimizer
 
@@ -38,19 +44,6 @@ def window_groups(stack: nn.Module) -> list[dict[str, Any]]:
     rows, columns = [stack.hidden.weight], [stack.hidden.bias, stack.output.weight]
     stack.output.bias.requires_grad_(False)
     return [{"params": rows, "dim": -2}, {"params": columns, "dim": -1}]
-
-
-def columns_reached(stack: nn.Module, config: Any, position: float) -> int:
-    """How many columns, or hidden units, steps could change before the window came to a position."""
-    count = num_units(stack)
-    if not getattr(config, "width", 0):
-        return count
-    return min(count, int(position - config.sweep_speed + config.width)) if position > 0 else 0
-
-
-def num_units(stack: nn.Module) -> int:
-    """How many columns, or hidden units, each model of a stack has."""
-    return int(max(p.shape[-1] for name, p in stack.named_parameters() if name.endswith(("weight_x", "output.weight"))))
 
 
 def _keep_nonnegative(stack: nn.Module, optimizer: Optimizer) -> None:

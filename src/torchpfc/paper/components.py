@@ -1,0 +1,495 @@
+"""Configs of image experiments, and what they are composed of: images, a model, an optimizer, a window, an order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from torchpfc.data.images import IMAGE_SETS, ImageData, load_images
+from torchpfc.data.streams import fixed_shuffle, label_ordered
+from torchpfc.nn import MLP, PFCBlock, ResidualPFC
+from torchpfc.paper.settings import all_settings_but, check_choice, check_numbers
+from torchpfc.solvers import FISTA, Adjoint, Implicit, Solver, Truncated, Unrolled
+from torchpfc.training import EarlyStopping, Objective, SquaredErrors, random_stream
+
+if TYPE_CHECKING:
+    from torchpfc.paper.runner import Context
+    from torchpfc.paper.stack_run import Found
+
+C = TypeVar("C")
+
+GRADIENTS = ("unrolled", "truncated", "implicit")
+
+ORDERS = ("sorted", "fixed")
+"""By label, or in one random order; the same in every epoch."""
+
+SHUFFLE_SEED = 42
+"""Of the one random order, which all models share."""
+
+# Pixels of an image and number of training images: sets that agree in both can be trained on at once.
+_SIZES = {"digits": (64, 1437), "mnist": (784, 60_000), "fashion-mnist": (784, 60_000), "cifar10": (3072, 50_000)}
+
+
+class Component:
+    """Some settings that belong together: a frozen dataclass that checks itself."""
+
+    def smaller(self) -> Self:
+        """The same for a run of a moment; as it is, if it makes no difference to that."""
+        return self
+
+
+def make_small(config: C) -> C:
+    """A config for a run of a moment: each of its components smaller."""
+    parts = {field.name: getattr(config, field.name) for field in fields(config)}  # type: ignore[arg-type]
+    smaller = {name: part.smaller() for name, part in parts.items() if isinstance(part, Component)}
+    return replace(config, **smaller)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSet(Component):
+    """Images, and how many of them are held out."""
+
+    dataset: str = "mnist"
+    validation_share: float = 0.15
+    """Share of the training images that is left out of the training, to choose by."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        check_choice(self, "dataset", IMAGE_SETS)
+        if not 0 < self.validation_share < 1:
+            raise ValueError(f"validation_share must be between 0 and 1, got {self.validation_share}")
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Pixels of an image, and number of training images."""
+        return _SIZES[self.dataset]
+
+    def load(self, data_dir: Path | None) -> ImageData:
+        """The images."""
+        return load_images(self.dataset, data_dir)
+
+    def smaller(self) -> Self:
+        """Small digits."""
+        return replace(self, dataset="digits")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(Component):
+    """How far a step goes; the defaults are those of the published experiments."""
+
+    lr: float = 3e-4
+    weight_decay: float = 1e-4
+    """Share of each weight that a step takes away, not multiplied by the learning rate."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        check_numbers(self, "lr", least=0)
+        check_numbers(self, "weight_decay", least=0, limit=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(Component):
+    """How long a model learns; the defaults are those of the published experiments."""
+
+    batch_size: int = 200
+    epochs: int = 300
+    """At most."""
+    patience: int = 20
+    """Epochs without a better validation loss, or without a better validation accuracy, after which to stop."""
+    watch_accuracy: bool = True
+    """Whether the accuracy can stop the training too, as in the published code."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        check_numbers(self, "batch_size", "epochs", "patience", least=1)
+
+    def smaller(self) -> Self:
+        """Two epochs."""
+        return replace(self, batch_size=100, epochs=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window(Component):
+    """A window that slides over columns, or hidden units."""
+
+    width: int = 0
+    """Columns in the window; 0 learns all of them at every step."""
+    sweep_speed: float = 0.0
+    """Columns that the window moves in one step."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        check_numbers(self, "width", "sweep_speed", least=0)
+
+    def columns_reached(self, position: float, count: int) -> int:
+        """How many of all columns steps could change before the window came to a position."""
+        if not self.width:
+            return count
+        return min(count, int(position - self.sweep_speed + self.width)) if position > 0 else 0
+
+    def smaller(self) -> Self:
+        """A window that fits into few columns."""
+        return replace(self, width=min(self.width, 4), sweep_speed=min(self.sweep_speed, 0.25))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order(Component):
+    """The order of the images, the same in every epoch."""
+
+    order: str = "sorted"
+    """sorted: by label. fixed: in one random order."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        check_choice(self, "order", ORDERS)
+
+    def arrange(self, label: Tensor, rows: Tensor) -> Tensor:
+        """Some rows in this order.
+
+        Args:
+            label: Of all images.
+            rows: Which of them there are.
+        """
+        if self.order == "sorted":
+            return label_ordered(label, rows=rows)
+        return rows[fixed_shuffle(len(rows), seed=SHUFFLE_SEED)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference(Component):
+    """How blocks find codes, in training and when they are measured, and how gradients pass."""
+
+    iterations: int = 100
+    """Steps of the solver in training."""
+    gradient: str = "unrolled"
+    """How gradients pass through the solver: unrolled, truncated or implicit."""
+    gradient_steps: int = 0
+    """Steps that carry gradients if truncated; steps of the linear solver if implicit."""
+    damping: float = 0.0
+    """Of the implicit gradient."""
+    warm_codes: bool = False
+    """Whether the solve of an example starts where that of the last epoch ended."""
+    tol: float = 0.0
+    """Violation of the optimality conditions at which the solver stops in training; 0 takes every step."""
+    l1: float = 0.0
+    """Weight of the sum of the code in what the solver minimizes."""
+    eval_iterations: int = 100
+    """Steps of the solver on validation and test data, where it starts cold."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        check_choice(self, "gradient", GRADIENTS)
+        check_numbers(self, "iterations", "eval_iterations", least=1)
+        check_numbers(self, "gradient_steps", "damping", "tol", "l1", least=0)
+        if self.gradient == "truncated" and self.gradient_steps > self.iterations:
+            raise ValueError(f"gradient_steps must be at most iterations, {self.iterations}, got {self.gradient_steps}")
+
+    @property
+    def solver(self) -> FISTA:
+        """The solver in training."""
+        return replace(FISTA.paper(self.iterations), tol=self.tol or None)
+
+    @property
+    def eval_solver(self) -> FISTA:
+        """The solver when measuring."""
+        return FISTA.paper(self.eval_iterations)
+
+    @property
+    def adjoint(self) -> Adjoint:
+        """How gradients pass."""
+        if self.gradient == "unrolled":
+            return Unrolled()
+        if self.gradient == "truncated":
+            return Truncated(steps=self.gradient_steps)
+        return Implicit.fast(self.gradient_steps, self.damping) if self.gradient_steps else Implicit()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a step of the training waits for the device, as those do that stop at a tolerance."""
+        return bool(self.tol) or (self.gradient == "implicit" and not self.gradient_steps)
+
+    def smaller(self) -> Self:
+        """A few steps."""
+        steps = {"truncated": 2, "implicit": 2}.get(self.gradient, 0)
+        return replace(self, iterations=4, eval_iterations=5, gradient_steps=steps)
+
+
+class ImageModel(Component, ABC):
+    """A classifier of images, and the loss that it learns by."""
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether weights are kept from becoming negative."""
+        return False
+
+    @property
+    def inference(self) -> Inference | None:
+        """How its blocks find codes; None where that is a part of the model, or it has none."""
+        return None
+
+    @property
+    @abstractmethod
+    def units(self) -> int:
+        """How many hidden units or parts there are."""
+
+    @abstractmethod
+    def build(self, data: ImageData, generator: torch.Generator) -> nn.Module:
+        """An untrained model."""
+
+    def loss_weights(self) -> tuple[float, float]:
+        """What the errors of prediction and reconstruction count."""
+        return 1.0, 0.0
+
+    def errors(self, prediction: float | Tensor, reconstruction: float | Tensor) -> Objective:
+        """The loss of a model, or of a stack with one weight for each; the second is 0 where none counts."""
+        return SquaredErrors(prediction, reconstruction)
+
+    def eval_solver(self) -> Solver | None:
+        """The solver of all blocks when measuring, if not that of the training."""
+        return None if self.inference is None else self.inference.eval_solver
+
+    def cost(self) -> float:
+        """Arithmetic of an image: three steps of the solver take about as long as one of a perceptron."""
+        return self.units * (1.0 if self.inference is None else 1 + self.inference.iterations / 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLPModel(ImageModel):
+    """A perceptron with one hidden layer (Section 5.1)."""
+
+    nonnegative: bool = False
+    """Whether weights are kept from becoming negative, which the paper reports to fail."""
+    hidden_features: int = 300
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        check_numbers(self, "hidden_features", least=1)
+
+    @property
+    def units(self) -> int:
+        """Hidden units."""
+        return self.hidden_features
+
+    def build(self, data: ImageData, generator: torch.Generator) -> nn.Module:
+        """An untrained perceptron."""
+        return MLP(data.train.x.shape[1], data.num_classes, self.hidden_features, generator=generator)
+
+    def smaller(self) -> Self:
+        """A few hidden units."""
+        return replace(self, hidden_features=12)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFCModel(ImageModel):
+    """One PFC block (Section 5.2)."""
+
+    nonnegative: bool = True
+    num_basis: int = 300
+    prediction_weight: float = 0.5
+    """The loss is this times the error of the prediction, and the rest times that of the reconstruction."""
+    inference: Inference = Inference()
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        check_numbers(self, "num_basis", least=1)
+        if not 0 <= self.prediction_weight <= 1:
+            raise ValueError(f"prediction_weight must be from 0 to 1, got {self.prediction_weight}")
+
+    @property
+    def units(self) -> int:
+        """Parts."""
+        return self.num_basis
+
+    def build(self, data: ImageData, generator: torch.Generator) -> nn.Module:
+        """An untrained block."""
+        return PFCBlock(data.train.x.shape[1], data.num_classes, self.num_basis, **self.options(generator))
+
+    def options(self, generator: torch.Generator) -> dict[str, Any]:
+        """Options of a block like this."""
+        return {
+            "nonnegative": self.nonnegative,
+            "l1": self.inference.l1,
+            "solver": self.inference.solver,
+            "adjoint": self.inference.adjoint,
+            "generator": generator,
+        }
+
+    def loss_weights(self) -> tuple[float, float]:
+        """One weight, and the rest."""
+        return self.prediction_weight, 1 - self.prediction_weight
+
+    def smaller(self) -> Self:
+        """A few parts."""
+        return replace(self, num_basis=12, inference=self.inference.smaller())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualModel(ImageModel):
+    """Two PFC blocks, the second explaining what the first left over (Section 5.7)."""
+
+    block: PFCModel = PFCModel(prediction_weight=1.0)
+    """What either is like; the prediction counts as much as it says, and the reconstructions as follows."""
+    reconstruction_weight: float = 1.0
+    """What the reconstruction error of each block counts."""
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        check_numbers(self, "reconstruction_weight", least=0)
+
+    @property
+    def nonnegative(self) -> bool:
+        """As each block."""
+        return self.block.nonnegative
+
+    @property
+    def inference(self) -> Inference:
+        """That of each block."""
+        return self.block.inference
+
+    @property
+    def units(self) -> int:
+        """Parts of both."""
+        return 2 * self.block.units
+
+    def build(self, data: ImageData, generator: torch.Generator) -> nn.Module:
+        """Two untrained blocks."""
+        options = self.block.options(generator)
+        return ResidualPFC(data.train.x.shape[1], data.num_classes, self.block.num_basis, **options)
+
+    def loss_weights(self) -> tuple[float, float]:
+        """Both weights."""
+        return self.block.prediction_weight, self.reconstruction_weight
+
+    def smaller(self) -> Self:
+        """Small blocks."""
+        return replace(self, block=self.block.smaller())
+
+
+class Phase(NamedTuple):
+    """What one model learns before it goes on to the next phase."""
+
+    train: Tensor
+    """Training images to learn from, in their order."""
+    valid: Tensor
+    """Training images that are held out."""
+    test: Tensor
+    """Test images of the same kind."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageConfig(ABC):
+    """An image classifier and how it is trained."""
+
+    images: ImageSet = ImageSet()
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    model: ImageModel
+
+    def __post_init__(self) -> None:
+        """Checks what settings have to do with each other."""
+        count, share, units = self.images.size[1], self.images.validation_share, self.model.units
+        if self.schedule.batch_size > (most := count - round(share * count)):
+            raise ValueError(
+                f"batch_size must be at most {most}, the images to learn from, got {self.schedule.batch_size}"
+            )
+        if most == count:
+            raise ValueError(f"validation_share must leave images to validate on, got {share}")
+        if self.window.width > units:
+            raise ValueError(f"width must be at most the number of units, {units}, got {self.window.width}")
+
+    @property
+    def window(self) -> Window:
+        """The window over the columns; by default none."""
+        return Window()
+
+    @property
+    def keep(self) -> str:
+        """By which number on validation data the best epoch is chosen."""
+        return "loss"
+
+    @property
+    def lr_decay(self) -> float:
+        """What the learning rate is multiplied with after every epoch."""
+        return 1.0
+
+    def smoke(self) -> Self:
+        """A few steps on small digits."""
+        return make_small(self)
+
+    def stack_key(self) -> object:
+        """Everything but the images and the loss: models that differ in these alone learn side by side."""
+        return all_settings_but(self, "dataset", "prediction_weight"), self.images.size
+
+    def stack_size(self) -> int:
+        """As many as keep a GPU busy."""
+        return max(1, min(16, 20_000 // self.model.units))
+
+    def cost(self) -> float:
+        """Arithmetic of a run, roughly."""
+        return self.schedule.epochs * self.model.cost() * self.images.size[0] / 784
+
+    def shared_batch(self) -> int:
+        """All images of a batch."""
+        return self.schedule.batch_size
+
+    def make_stopping(self, count: int | None = None) -> EarlyStopping:
+        """Stops by the loss and the accuracy on validation images, as published, or by the accuracy alone.
+
+        Args:
+            count: Models in a stack; None for a single one.
+        """
+        schedule = self.schedule
+        return EarlyStopping(schedule.patience, count, watch_accuracy=schedule.watch_accuracy, keep=self.keep)
+
+    def split(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Rows to learn from, and rows to validate on: as published, without those that do not fill a batch."""
+        order = torch.randperm(count, generator=random_stream(seed, "split"))
+        size = round(self.images.validation_share * count)
+        whole = size - size % self.schedule.batch_size or size
+        return order[size:], order[:whole]
+
+    def phases(self, data: ImageData, seed: int) -> Sequence[Phase]:
+        """What to learn, in turn: all images at once, a random part of them held out.
+
+        All models of a stack have equally many images in each phase.
+        """
+        train, valid = self.split(len(data.train), seed)
+        return [Phase(train, valid, torch.arange(len(data.test)))]
+
+    def look_further(self, found: Found, model: Any, data: ImageData, context: Context) -> None:  # noqa: B027
+        """Adds to what was found what else there is to say of a trained model, which computes in float32."""
+
+
+@contextmanager
+def solving(model: nn.Module, solver: Solver | None) -> Iterator[None]:
+    """Lets all blocks of a model use another solver meanwhile; None leaves each its own."""
+    blocks = [module for module in model.modules() if isinstance(module, PFCBlock)] if solver is not None else []
+    before = [block.solver for block in blocks]
+    for block in blocks:
+        assert solver is not None
+        block.solver = solver
+    try:
+        yield
+    finally:
+        for block, own in zip(blocks, before, strict=True):
+            block.solver = own
+
+
+def percent_right(answer: Callable[[Tensor], Tensor], x: Tensor, label: Tensor, rows_at_once: int) -> float:
+    """The accuracy in percent of what gives scores of classes.
+
+    Args:
+        answer: Gives them.
+        x: Images.
+        label: Their classes.
+        rows_at_once: How many images to look at together.
+    """
+    answers = torch.cat([answer(some).argmax(-1) for some in torch.split(x, rows_at_once)])
+    return 100 * (answers == label).double().mean().item()
