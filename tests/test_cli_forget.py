@@ -101,8 +101,11 @@ def test_a_model_of_version_0_1_0_can_forget(options: list[str], tmp_path: Path)
 def test_a_kept_model_forgets_exactly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The model that `run` keeps, against one that was kept after it had never seen the batches."""
     pytest.importorskip("lightning_fabric")
-    from torchpfc.data.images import load_images
-    from torchpfc.paper.unlearning_replay import start_training
+    from torchpfc.paper.devices import open_fabric
+    from torchpfc.paper.registry import Job
+    from torchpfc.paper.runner import Context
+    from torchpfc.paper.settings import change
+    from torchpfc.paper.unlearning_replay import Training
     from torchpfc.paper.unlearning_settings import Unlearning
 
     settings = {"dataset": "digits", "num_basis": 12, "iterations": 4, "eval_iterations": 5, "batch_size": 100}
@@ -116,9 +119,8 @@ def test_a_kept_model_forgets_exactly(tmp_path: Path, capsys: pytest.CaptureFixt
     report = tmp_path / "report.json"
     assert main(["forget", str(folder), "--batches", "5:8", "--exact", "--device", "cpu", "--report", str(report)]) == 0
     assert "bit for bit" in capsys.readouterr().out
-    never = start_training(
-        Unlearning(**settings, replay=True), 0, load_images("digits"), torch.device("cpu"), torch.float32
-    )
+    job = Job(change(Unlearning(), **settings, replay=True), 0)
+    never = Training(job, Context(open_fabric("cpu", "32"), tmp_path, precision="32"))
     never.snapshots.skip(batches=range(5, 8))
     never.train()
     assert fingerprint(load_model(folder).block) == fingerprint(never.at_best())

@@ -18,6 +18,7 @@ from torchpfc.checkpoint import CorruptFileError
 from torchpfc.paper.devices import open_fabric
 from torchpfc.paper.registry import Job, experiments
 from torchpfc.paper.runner import Context
+from torchpfc.paper.settings import change
 from torchpfc.unlearning import load_model
 
 SAVED = Path(__file__).parent / "fixtures" / "0.1.0"
@@ -52,7 +53,7 @@ def test_a_block_answers_as_it_did_and_its_ledger_knows_the_same_columns() -> No
 def test_a_run_that_an_older_version_began_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     shutil.copytree(SAVED / "checkpoints" / name, tmp_path / "begun")
     experiment = experiments()[name]
-    config = experiment.config(**json.loads((tmp_path / "begun" / "config.json").read_text()))
+    config = change(experiment.config(), **json.loads((tmp_path / "begun" / "config.json").read_text()))
     context = Context(open_fabric("cpu", "32"), tmp_path / "begun", precision="32")
     with pytest.raises(
         CorruptFileError, match=r"of this version, got one of another; delete the folder .*begun"

@@ -12,5 +12,4 @@ def made_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts made-up images in the place of all data sets."""
     from tests.paper.made import made_images
 
-    for module in ("image_run", "images", "closed_form", "unlearning", "unlearning_replay"):
-        monkeypatch.setattr(f"torchpfc.paper.{module}.load_images", made_images)
+    monkeypatch.setattr("torchpfc.paper.components.load_images", made_images)

@@ -10,6 +10,7 @@ from torchpfc.paper.devices import open_fabric
 from torchpfc.paper.images import PFCImage
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
+from torchpfc.paper.settings import change
 
 SHAPE, CLASSES = (1, 4, 4), 10
 TRAIN, TEST = 200, 60
@@ -42,7 +43,7 @@ def small(**changes: Any) -> PFCImage:
         "patience": 2,
         "lr": 3e-3,
     }
-    return PFCImage(**{**settings, **changes})
+    return change(PFCImage(), **{**settings, **changes})
 
 
 def context(folder: Path, **options: Any) -> Context:

@@ -9,10 +9,9 @@ from sklearn.neighbors import NearestCentroid
 
 from tests.paper.made import context, made_images, numbers
 from torchpfc.continual import ContinualPFC
-from torchpfc.paper.closed_form import Parts, RunningSums, run_one_pass
-from torchpfc.paper.continual_tables import run_in_order, run_split
+from torchpfc.paper.closed_form import OnePass, PartsMethod, SumsMethod, run_one_pass
 from torchpfc.paper.one_pass_learners import FourierRidge, PartsLearner
-from torchpfc.paper.registry import Job
+from torchpfc.paper.registry import Job, find_experiment
 from torchpfc.training import random_stream
 
 pytestmark = pytest.mark.usefixtures("made_data")
@@ -20,24 +19,24 @@ pytestmark = pytest.mark.usefixtures("made_data")
 CPU = torch.device("cpu")
 
 
-def learner(config: Any, *, pieces: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
+def learner(method: Any, *, pieces: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
     """A learner that has seen all classes, in some number of portions by class."""
     data = made_images("mnist")
     x, label = data.train.x.double(), data.train.label
-    found = config.make(data, 0, CPU, torch.float64)
+    found = method.make(data, 0, CPU, torch.float64)
     for portion in label.argsort(stable=True).tensor_split(pieces):
         found.learn(x[portion], label[portion])
     return found, x, label
 
 
 def test_the_nearest_mean_is_that_of_scikit_learn() -> None:
-    found, x, label = learner(RunningSums(), pieces=7)
+    found, x, label = learner(SumsMethod(), pieces=7)
     expected = NearestCentroid().fit(x.numpy(), label.numpy()).predict(x.numpy())
     assert np.array_equal(found.scores(x).argmax(-1).numpy(), expected)
 
 
 def test_streaming_lda_is_that_of_scikit_learn() -> None:
-    found, x, label = learner(RunningSums(method="lda", shrinkage=1e-9), pieces=7)
+    found, x, label = learner(SumsMethod(method="lda", shrinkage=1e-9), pieces=7)
     priors = np.full(10, 0.1)
     expected = LinearDiscriminantAnalysis(solver="lsqr", priors=priors).fit(x.numpy(), label.numpy())
     assert np.array_equal(found.scores(x).argmax(-1).numpy(), expected.predict(x.numpy()))
@@ -45,8 +44,8 @@ def test_streaming_lda_is_that_of_scikit_learn() -> None:
 
 @pytest.mark.parametrize("method", ["nearest-mean", "lda", "fourier"])
 def test_running_sums_do_not_depend_on_the_portions(method: str) -> None:
-    config = RunningSums(method=method, features=40)
-    (one, x, _), (other, _, _) = learner(config, pieces=1), learner(config, pieces=6)
+    sums = SumsMethod(method=method, features=40)
+    (one, x, _), (other, _, _) = learner(sums, pieces=1), learner(sums, pieces=6)
     if method == "fourier":  # the first portion decides the width of the kernel
         assert one.scale != other.scale
         return
@@ -55,8 +54,8 @@ def test_running_sums_do_not_depend_on_the_portions(method: str) -> None:
 
 
 def test_ridge_is_that_of_all_examples_at_once() -> None:
-    config = RunningSums(method="fourier", features=30, ridge=0.3)
-    found, x, label = learner(config, pieces=4)
+    method = SumsMethod(method="fourier", features=30, ridge=0.3)
+    found, x, label = learner(method, pieces=4)
     features = found._features(x)
     target = torch.nn.functional.one_hot(label, 10).double()
     weight = torch.linalg.solve(features.T @ features + 0.3 * torch.eye(30, dtype=torch.float64), features.T @ target)
@@ -74,11 +73,11 @@ def test_random_features_approximate_a_normal_kernel() -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [RunningSums(), RunningSums(method="lda"), RunningSums(method="fourier", features=60), Parts(l1=0.02)]
+    "method", [SumsMethod(), SumsMethod(method="lda"), SumsMethod(method="fourier", features=60), PartsMethod(l1=0.02)]
 )
-def test_a_class_that_was_never_seen_is_never_the_answer(config: Any) -> None:
+def test_a_class_that_was_never_seen_is_never_the_answer(method: Any) -> None:
     data = made_images("mnist")
-    found = config.make(data, 0, CPU, torch.float64)
+    found = method.make(data, 0, CPU, torch.float64)
     seen = data.train.label < 4
     found.learn(data.train.x[seen].double(), data.train.label[seen])
     assert set(found.scores(data.test.x.double()).argmax(-1).tolist()) <= {0, 1, 2, 3}
@@ -86,14 +85,16 @@ def test_a_class_that_was_never_seen_is_never_the_answer(config: Any) -> None:
 
 @pytest.mark.parametrize("joint", [False, True])
 def test_parts_are_learned_task_by_task(joint: bool, tmp_path: Path) -> None:
-    config = Parts(columns_per_class=4, readout="joint" if joint else "residual", iterations=60)
-    results = list(run_split([Job(config, seed) for seed in range(2)], context(tmp_path)))
+    method = PartsMethod(columns_per_class=4, readout="joint" if joint else "residual", iterations=60)
+    jobs = [Job(OnePass(method=method), seed) for seed in range(2)]
+    run = find_experiment("split-mnist").run
+    results = list(run(jobs, context(tmp_path)))
     for result in results:
         metrics = result.metrics
         assert metrics["columns_used"] == 40 and metrics["bytes_kept"] == 40 * (4 * 16 + 1)
         assert metrics["test_accuracy"] > 30 and len(result.curves["accuracy_matrix"]) == 30
         assert result.experiment == "split-mnist" and ("parts_by_class" in result.images) == (result.seed == 0)
-    again = list(run_split([Job(config, 0)], context(tmp_path)))
+    again = list(run(jobs[:1], context(tmp_path)))
     assert numbers(again[0]) == numbers(results[0])
 
 
@@ -111,8 +112,9 @@ def test_how_much_the_parts_are_like_examples_is_measured() -> None:
 
 
 def test_the_order_of_the_classes_makes_no_difference_to_means(tmp_path: Path) -> None:
+    run = find_experiment("ordered-mnist").run
     pairs, classes = (
-        next(iter(run_in_order([Job(RunningSums(tasks=tasks), 0)], context(tmp_path))))
+        next(iter(run([Job(OnePass(method=SumsMethod(), tasks=tasks), 0)], context(tmp_path))))
         for tasks in ("pairs", "classes")
     )
     assert len(pairs.curves["accuracy_matrix"]) == 30 and len(classes.curves["accuracy_matrix"]) == 110
@@ -121,5 +123,7 @@ def test_the_order_of_the_classes_makes_no_difference_to_means(tmp_path: Path) -
 
 def test_without_a_test_validation_images_are_measured(tmp_path: Path) -> None:
     told: list[float] = []
-    (result,) = run_one_pass("split-mnist", [Job(RunningSums(), 0)], context(tmp_path, test=False, tick=told.append))
+    (result,) = run_one_pass(
+        "split-mnist", [Job(OnePass(method=SumsMethod()), 0)], context(tmp_path, test=False, tick=told.append)
+    )
     assert "test_accuracy" not in result.metrics and result.metrics["valid_accuracy"] > 50 and told == [1.0]

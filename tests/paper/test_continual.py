@@ -11,28 +11,17 @@ from tests.paper.stopped import Killed, stop_at
 from torchpfc import FISTA, MLP, PFCBlock, RMSpropSLW, keep_nonnegative
 from torchpfc.checkpoint import CorruptFileError, load_checkpoint
 from torchpfc.data.streams import SPLIT_PAIRS, class_tasks
-from torchpfc.paper.continual import (
-    ORDERED,
-    TASKS,
-    OrderedMLP,
-    OrderedPFC,
-    SplitMLP,
-    SplitPFC,
-    ordered_phase,
-    run_ordered,
-    run_tasks,
-    task_phases,
-)
-from torchpfc.paper.elastic import remember_importance
-from torchpfc.paper.image_run import ImageRun
+from torchpfc.paper.continual import ORDERED_MLP, SPLIT_MLP, OrderedMNIST, OrderedRun, SplitMNIST, TasksRun
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
+from torchpfc.paper.runner import Context
+from torchpfc.paper.settings import change
 from torchpfc.training import Batches, SquaredErrors, evaluate, fit, random_stream
 
 pytestmark = pytest.mark.usefixtures("made_data")
 
 
-def small(**changes: Any) -> SplitPFC:
+def small(**changes: Any) -> SplitMNIST:
     settings: dict[str, Any] = {
         "num_basis": 80,
         "width": 6,
@@ -44,15 +33,15 @@ def small(**changes: Any) -> SplitPFC:
         "patience": 2,
         "lr": 3e-2,
     }
-    return SplitPFC(**{**settings, **changes})
+    return change(SplitMNIST(), **{**settings, **changes})
 
 
-def small_mlp(**changes: Any) -> SplitMLP:
+def small_mlp(**changes: Any) -> SplitMNIST:
     settings: dict[str, Any] = {"hidden_features": 9, "batch_size": 8, "epochs": 4, "patience": 2, "lr": 1e-2}
-    return SplitMLP(**{**settings, **changes})
+    return change(SPLIT_MLP, **{**settings, **changes})
 
 
-def ordered(**changes: Any) -> OrderedPFC:
+def ordered(**changes: Any) -> OrderedMNIST:
     settings: dict[str, Any] = {
         "num_basis": 30,
         "width": 5,
@@ -63,7 +52,19 @@ def ordered(**changes: Any) -> OrderedPFC:
         "epochs": 3,
         "lr": 1e-2,
     }
-    return OrderedPFC(**{**settings, **changes})
+    return change(OrderedMNIST(), **{**settings, **changes})
+
+
+def tasks_run(jobs: Sequence[Job], given: Context) -> TasksRun:
+    return TasksRun("split-mnist", jobs, given)
+
+
+def run_tasks(jobs: Sequence[Job], given: Context) -> list[Result]:
+    return list(tasks_run(jobs, given).results())
+
+
+def run_ordered(jobs: Sequence[Job], given: Context) -> list[Result]:
+    return list(OrderedRun("ordered-mnist", jobs, given).results())
 
 
 # What is learned, in which order
@@ -71,22 +72,22 @@ def ordered(**changes: Any) -> OrderedPFC:
 
 def test_a_task_has_its_own_classes_and_a_seed_decides_what_is_held_out() -> None:
     data = made_images("mnist")
-    phases = task_phases(small(), data, seed=3)
+    phases = small().phases(data, seed=3)
     assert len(phases) == 5
     for phase, classes in zip(phases, SPLIT_PAIRS, strict=True):
         for part, images in ((phase.train, data.train), (phase.valid, data.train), (phase.test, data.test)):
             assert set(images.label[part].tolist()) <= set(classes)
         assert not set(phase.train.tolist()) & set(phase.valid.tolist())
     assert sum(len(phase.test) for phase in phases) == len(data.test)
-    assert not torch.equal(task_phases(small(), data, seed=4)[0].valid, phases[0].valid)
-    (joint,) = task_phases(small(joint=True), data, seed=3)
+    assert not torch.equal(small().phases(data, seed=4)[0].valid, phases[0].valid)
+    (joint,) = small(joint=True).phases(data, seed=3)
     assert len(joint.train) + len(joint.valid) == len(data.train)
 
 
 def test_an_order_is_by_label_or_one_for_all() -> None:
     data = made_images("mnist")
-    (by_label,) = ordered_phase(ordered(), data, seed=3)
-    (fixed,) = ordered_phase(ordered(order="fixed"), data, seed=3)
+    (by_label,) = ordered().phases(data, seed=3)
+    (fixed,) = ordered(order="fixed").phases(data, seed=3)
     labels = data.train.label[by_label.train]
     assert (labels[1:] >= labels[:-1]).all() and not (data.train.label[fixed.train].diff() >= 0).all()
     assert set(by_label.train.tolist()) == set(fixed.train.tolist()) and torch.equal(by_label.valid, fixed.valid)
@@ -99,19 +100,19 @@ def test_an_order_is_by_label_or_one_for_all() -> None:
 def test_a_stack_over_tasks_is_a_loop_one_would_write(tmp_path: Path) -> None:
     """The second model of a stack, against a plain loop with the optimizer of the library."""
     config, data, seed = small(protocol="strict"), made_images("mnist"), 1
-    run = ImageRun(TASKS, [Job(small(), 0), Job(config, seed)], context(tmp_path))
+    run = tasks_run([Job(small(), 0), Job(config, seed)], context(tmp_path))
     run.train()
     x, target = data.train.x.double(), F.one_hot(data.train.label, 10).double()
-    block = PFCBlock(16, 10, config.num_basis, solver=FISTA.paper(4), generator=random_stream(seed, "weights")).double()
+    block = PFCBlock(16, 10, 80, solver=FISTA.paper(4), generator=random_stream(seed, "weights")).double()
     objective, position = SquaredErrors(0.5, 0.5), 0.0
     for task in class_tasks(data.train.label, seed=seed):
-        optimizer = RMSpropSLW(block.parameters(), lr=config.lr, width=config.width, sweep_speed=0.5, weight_decay=1e-4)
+        optimizer = RMSpropSLW(block.parameters(), lr=3e-2, width=6, sweep_speed=0.5, weight_decay=1e-4)
         optimizer.reset_window(position)
         keep_nonnegative(block, optimizer)
         batches = Batches(x, target, batch_size=8, rows=task.train, seeds=seed, drop_last=True)
         best = (float("inf"), block.state_dict(), position)
         since, highest, lower = 0, -1.0, 0
-        for _ in fit(block, optimizer, batches, objective, epochs=config.epochs):
+        for _ in fit(block, optimizer, batches, objective, epochs=6):
             block.solver = FISTA.paper(5)
             valid = evaluate(block, Batches(x, target, batch_size=99, rows=task.validation), objective)
             block.solver = FISTA.paper(4)
@@ -132,7 +133,7 @@ def test_a_stack_over_tasks_is_a_loop_one_would_write(tmp_path: Path) -> None:
 
 
 def test_what_the_window_has_left_never_changes_and_what_it_has_not_reached_is_random(tmp_path: Path) -> None:
-    run = ImageRun(TASKS, [Job(small(), 0)], context(tmp_path))
+    run = tasks_run([Job(small(), 0)], context(tmp_path))
     start = run.learner.unstack()[0]
     run.train()
     end = run.learner.unstack()[0]
@@ -180,13 +181,13 @@ def test_results_hold_the_matrix_and_what_follows_from_it(tmp_path: Path) -> Non
 
 def test_without_a_test_nothing_looks_at_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    whole = ImageRun.evaluate_rows
+    whole = TasksRun.evaluate_rows
 
-    def watch(self: ImageRun, x: torch.Tensor, *args: Any) -> Any:
+    def watch(self: TasksRun, x: torch.Tensor, *args: Any) -> Any:
         seen.append(len(x))
         return whole(self, x, *args)
 
-    monkeypatch.setattr(ImageRun, "evaluate_rows", watch)
+    monkeypatch.setattr(TasksRun, "evaluate_rows", watch)
     (result,) = run_tasks([Job(small(epochs=1), 0)], context(tmp_path, test=False))
     assert "test_accuracy" not in result.metrics and result.metrics["valid_accuracy"] >= 0
     assert set(seen) == {200}
@@ -198,13 +199,13 @@ def test_the_strict_protocol_never_looks_at_images_of_earlier_tasks(
     looked: list[set[int]] = []
     label = made_images("mnist").train.label
 
-    def watch(self: ImageRun, x: torch.Tensor, target: torch.Tensor, rows: torch.Tensor, *args: Any) -> Any:
+    def watch(self: TasksRun, x: torch.Tensor, target: torch.Tensor, rows: torch.Tensor, *args: Any) -> Any:
         if len(x) == 200 and self.phase < 5:  # while it learns
             looked.append({int(c) // 2 for c in label[rows.cpu()].flatten()} | {-self.phase - 1})
         return whole(self, x, target, rows, *args)
 
-    whole = ImageRun.evaluate_rows
-    monkeypatch.setattr(ImageRun, "evaluate_rows", watch)
+    whole = TasksRun.evaluate_rows
+    monkeypatch.setattr(TasksRun, "evaluate_rows", watch)
     list(run_tasks([Job(small(epochs=1, protocol="strict"), 0)], context(tmp_path / "strict")))
     assert looked and all(found == {-1 - min(found), min(found)} for found in looked)
     looked.clear()
@@ -214,7 +215,7 @@ def test_the_strict_protocol_never_looks_at_images_of_earlier_tasks(
 
 def test_a_perceptron_learns_inside_the_window_alone(tmp_path: Path) -> None:
     config = small_mlp(hidden_features=40, width=4, sweep_speed=0.5, epochs=2)
-    run = ImageRun(TASKS, [Job(config, 0)], context(tmp_path))
+    run = tasks_run([Job(config, 0)], context(tmp_path))
     start = run.learner.unstack()[0]
     run.train()
     end, used = run.learner.unstack()[0], int(run.records[0].columns[-1])
@@ -229,7 +230,7 @@ def test_elastic_weights_hold_what_earlier_tasks_need(tmp_path: Path) -> None:
     moved = []
     for penalty in (0.0, 1e3):
         config = small_mlp(penalty=penalty, protocol="strict", lr=3e-2)
-        run = ImageRun(TASKS, [Job(config, 0)], context(tmp_path / f"{penalty}"))
+        run = tasks_run([Job(config, 0)], context(tmp_path / f"{penalty}"))
         run.train()
         moved.append(run.records[0].matrix)
         assert bool(run.memory) == bool(penalty)
@@ -238,9 +239,9 @@ def test_elastic_weights_hold_what_earlier_tasks_need(tmp_path: Path) -> None:
 
 
 def test_importance_is_the_mean_squared_slope_of_the_outputs(tmp_path: Path) -> None:
-    run = ImageRun(TASKS, [Job(small_mlp(penalty=1.0), seed) for seed in range(2)], context(tmp_path))
+    run = tasks_run([Job(small_mlp(penalty=1.0), seed) for seed in range(2)], context(tmp_path))
     run.phase = 1
-    remember_importance(run)
+    run.remember_importance()
     model = run.learner.unstack()[1]
     x = run.sets.x[run.sets.train[0][1]]
     for name, p in model.named_parameters():
@@ -261,7 +262,7 @@ def test_the_joint_bound_learns_all_classes_at_once(tmp_path: Path) -> None:
 
 
 def test_the_window_starts_anew_in_every_epoch_of_an_order(tmp_path: Path) -> None:
-    run = ImageRun(ORDERED, [Job(ordered(), 0), Job(ordered(order="fixed"), 0)], context(tmp_path))
+    run = OrderedRun("ordered-mnist", [Job(ordered(), 0), Job(ordered(order="fixed"), 0)], context(tmp_path))
     run.train()
     steps = 170 // 10
     assert run.best_positions == [float(steps)] * 2
@@ -280,7 +281,7 @@ def test_learning_in_order_leaves_a_result(tmp_path: Path) -> None:
     results = list(run_ordered([Job(ordered(order=order), 0) for order in ("sorted", "fixed")], context(tmp_path)))
     assert [result.config["order"] for result in results] == ["sorted", "fixed"]
     assert all(result.experiment == "ordered-mnist" and result.metrics["test_accuracy"] > 0 for result in results)
-    config = OrderedMLP(hidden_features=8, batch_size=10, epochs=1)
+    config = change(ORDERED_MLP, hidden_features=8, batch_size=10, epochs=1)
     (result,) = run_ordered([Job(config, 0)], context(tmp_path / "mlp", test=False))
     assert "test_accuracy" not in result.metrics and result.metrics["columns_used"] == 8
 

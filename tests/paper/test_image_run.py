@@ -12,15 +12,16 @@ from tests.paper.made import CLASSES, TEST, TRAIN, context, made_images, numbers
 from tests.paper.stopped import Killed, stop_at
 from torchpfc.checkpoint import CorruptFileError, load_checkpoint, save_checkpoint
 from torchpfc.paper import image_run, learners, stack_run
-from torchpfc.paper.image_run import ImageRun, Recipe, Sets, split
-from torchpfc.paper.images import RECIPES, MLPImage, PFCImage, ResidualImage
+from torchpfc.paper.components import PFCModel
+from torchpfc.paper.image_run import ClassifierRun, Sets
+from torchpfc.paper.images import MLPImage, PFCImage, ResidualImage
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
+from torchpfc.paper.settings import change
 from torchpfc.training import Evaluation, SquaredErrors, evaluate
 
 pytestmark = pytest.mark.usefixtures("made_data")
 
-PFC = RECIPES["pfc-image"]
 DIFFERENT = [("mnist", 0.5, 0), ("fashion-mnist", 1.0, 1), ("mnist", 0.1, 1), ("mnist", 0.9, 3)]
 """Data set, weight of the prediction, and seed of models that stop after different numbers of epochs."""
 
@@ -29,8 +30,8 @@ def jobs_of(**changes: Any) -> list[Job]:
     return [Job(small(dataset=d, prediction_weight=w, **{"lr": 1e-2, **changes}), seed) for d, w, seed in DIFFERENT]
 
 
-def run(jobs: Sequence[Job], folder: Path, recipe: Recipe = PFC, **options: Any) -> list[Result]:
-    return list(ImageRun(recipe, jobs, context(folder, **options)).results())
+def run(jobs: Sequence[Job], folder: Path, **options: Any) -> list[Result]:
+    return list(ClassifierRun("pfc-image", jobs, context(folder, **options)).results())
 
 
 def close(one: Any, other: Any) -> bool:
@@ -50,29 +51,29 @@ def close(one: Any, other: Any) -> bool:
     [(60_000, 200, 51_000, 9_000), (50_000, 200, 42_500, 7_400), (1_437, 200, 1_221, 200), (1_437, 400, 1_221, 216)],
 )
 def test_a_split_is_85_to_15_without_the_rest_of_a_batch(count: int, batch_size: int, train: int, valid: int) -> None:
-    config = PFCImage(dataset="digits", batch_size=batch_size)
-    learned, held_out = split(count, config, seed=0)
+    config = change(PFCImage(), dataset="digits", batch_size=batch_size)
+    learned, held_out = config.split(count, seed=0)
     assert (len(learned), len(held_out)) == (train, valid)
     rows = torch.cat([learned, held_out]).tolist()
     assert len(set(rows)) == len(rows) and max(rows) < count
 
 
 def test_a_split_depends_on_the_seed_alone() -> None:
-    config = PFCImage(dataset="digits")
-    first = split(100, config, 0)
-    assert torch.equal(split(100, replace(config, lr=1.0), 0)[0], first[0])
-    assert not torch.equal(split(100, config, 1)[0], first[0])
+    config = change(PFCImage(), dataset="digits")
+    first = config.split(100, 0)
+    assert torch.equal(change(config, lr=1.0).split(100, 0)[0], first[0])
+    assert not torch.equal(config.split(100, 1)[0], first[0])
 
 
 def test_each_model_sees_its_own_data_set(tmp_path: Path) -> None:
     jobs = [Job(small(dataset=name), seed) for name, seed in (("fashion-mnist", 0), ("mnist", 0), ("fashion-mnist", 4))]
-    sets = Sets(PFC, jobs, context(tmp_path), torch.float64)
+    sets = Sets(jobs, context(tmp_path), torch.float64)
     assert sets.x.shape == (2 * TRAIN, 16) and sets.x.dtype == sets.target.dtype == torch.float64
     x, target, (rows,) = sets.test
     assert x.shape == (2 * TEST, 16) and rows.shape == (3, TEST)
     for i, job in enumerate(jobs):
-        data = made_images(job.config.dataset)
-        learned, held_out = split(TRAIN, job.config, job.seed)
+        data = made_images(job.config.images.dataset)
+        learned, held_out = job.config.split(TRAIN, job.seed)
         for own, part in ((sets.train[0][i], learned), (sets.valid[0][i], held_out)):
             assert torch.equal(sets.x[own].float(), data.train.x[part])
             assert torch.equal(sets.target[own].argmax(1), data.train.label[part])
@@ -96,14 +97,13 @@ def test_a_stack_trains_exactly_as_its_models_would_alone(warm_codes: bool, tmp_
 
 
 def test_perceptrons_train_exactly_as_alone_with_weights_of_either_sign(tmp_path: Path) -> None:
-    config = MLPImage(hidden_features=6, lr=1e-2, batch_size=20, epochs=4)
-    recipe = RECIPES["mlp-image"]
+    config = change(MLPImage(), hidden_features=6, lr=1e-2, batch_size=20, epochs=4)
     for nonnegative in (False, True):
-        jobs = [Job(replace(config, nonnegative=nonnegative), seed) for seed in range(2)]
+        jobs = [Job(change(config, nonnegative=nonnegative), seed) for seed in range(2)]
         folder = tmp_path / str(nonnegative)
-        together = run(jobs, folder, recipe)
+        together = run(jobs, folder)
         for i, job in enumerate(jobs):
-            assert close(numbers(together[i]), numbers(run([job], folder / f"{i}", recipe)[0]))
+            assert close(numbers(together[i]), numbers(run([job], folder / f"{i}")[0]))
         best = load_checkpoint(folder)["best"]
         least = min(value.min().item() for name, value in best.items() if name.endswith("weight"))
         assert least >= 0 if nonnegative else least < -0.01
@@ -111,12 +111,12 @@ def test_perceptrons_train_exactly_as_alone_with_weights_of_either_sign(tmp_path
 
 
 def test_two_blocks_train_exactly_as_alone(tmp_path: Path) -> None:
-    recipe = RECIPES["residual-image"]
-    config = ResidualImage(num_basis=5, iterations=4, eval_iterations=5, batch_size=20, epochs=2, warm_codes=True)
-    jobs = [Job(replace(config, dataset=name), seed) for name, seed in (("mnist", 0), ("fashion-mnist", 1))]
-    together = run(jobs, tmp_path / "together", recipe)
+    small = {"num_basis": 5, "iterations": 4, "eval_iterations": 5, "batch_size": 20, "epochs": 2, "warm_codes": True}
+    config = change(ResidualImage(), **small)
+    jobs = [Job(change(config, dataset=name), seed) for name, seed in (("mnist", 0), ("fashion-mnist", 1))]
+    together = run(jobs, tmp_path / "together")
     for i, job in enumerate(jobs):
-        assert close(numbers(together[i]), numbers(run([job], tmp_path / f"{i}", recipe)[0]))
+        assert close(numbers(together[i]), numbers(run([job], tmp_path / f"{i}")[0]))
 
 
 def test_the_paper_s_loop_written_out_gives_the_same_numbers(tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_the_paper_s_loop_written_out_gives_the_same_numbers(tmp_path: Path) -> 
     data = made_images("mnist")
     x, label = data.train.x.double(), data.train.label
     target = nn.functional.one_hot(label, CLASSES).double()
-    learned, held_out = split(TRAIN, config, 5)
-    block = PFC.build(config, data, image_run.random_stream(5, "weights")).double()
+    learned, held_out = config.split(TRAIN, 5)
+    block = config.model.build(data, image_run.random_stream(5, "weights")).double()
     square_avg = {name: torch.zeros_like(p) for name, p in block.named_parameters()}
     losses = []
     for epoch in range(3):
@@ -141,13 +141,13 @@ def test_the_paper_s_loop_written_out_gives_the_same_numbers(tmp_path: Path) -> 
             with torch.no_grad():
                 for name, p in block.named_parameters():
                     square_avg[name].mul_(0.99).add_(0.01 * p.grad.square())
-                    p.sub_(config.lr * p.grad / (square_avg[name].sqrt() + 1e-8))
-                    p.sub_(config.weight_decay * p).clamp_(min=1e-5)
+                    p.sub_(config.optimizer.lr * p.grad / (square_avg[name].sqrt() + 1e-8))
+                    p.sub_(config.optimizer.weight_decay * p).clamp_(min=1e-5)
         block.eval()
-        block.solver = config.make_solver(config.eval_iterations)
+        block.solver = config.model.inference.eval_solver
         with torch.no_grad():
             out = block.couple(x[held_out])
-        block.solver = config.make_solver()
+        block.solver = config.model.inference.solver
         errors = [(out.y - target[held_out]).square().mean(), (out.x - x[held_out]).square().mean()]
         losses.append((0.5 * errors[0] + 0.5 * errors[1]).item())
     assert result.curves["valid_loss"] == pytest.approx(losses, rel=1e-9)
@@ -163,7 +163,7 @@ def test_the_model_that_is_measured_is_that_of_the_lowest_validation_loss(tmp_pa
         assert metrics["valid_loss"] == pytest.approx(min(losses), rel=1e-9)
         best = {name: value[i] for name, value in load_checkpoint(tmp_path)["best"].items()}
         data = made_images("mnist")
-        block = PFC.build(replace(config, iterations=8), data, torch.Generator()).double()
+        block = change(config, iterations=8).model.build(data, torch.Generator()).double()
         block.load_state_dict(best)
         target = nn.functional.one_hot(data.test.label, CLASSES).double()
         found = evaluate(block, [(data.test.x.double(), target)], SquaredErrors(0.5, 0.5))
@@ -173,23 +173,24 @@ def test_the_model_that_is_measured_is_that_of_the_lowest_validation_loss(tmp_pa
 
 def test_without_a_test_there_is_no_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sets, "test", None)
-    recipe = replace(PFC, look_further=None)
-    for given in (PFC, recipe):
-        (result,) = run([Job(small(epochs=1), 0)], tmp_path / str(given is PFC), given, test=False)
-        assert not [name for name in result.metrics if name.startswith("test") or name == "sparsity"]
-        assert result.metrics["valid_accuracy"] >= 0
+    (result,) = run([Job(small(epochs=1), 0)], tmp_path, test=False)
+    assert not [name for name in result.metrics if name.startswith("test") or name == "sparsity"]
+    assert result.metrics["valid_accuracy"] >= 0
 
 
-def broken_block(config: PFCImage, data: Any, generator: torch.Generator) -> nn.Module:
-    block = PFC.build(config, data, generator)
-    with torch.no_grad():
-        block.weight_y.fill_(float("nan"))
-    return block
+def test_a_loss_that_is_never_a_number_ends_in_a_result_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = PFCModel.build
 
+    def broken_block(model: PFCModel, data: Any, generator: torch.Generator) -> nn.Module:
+        block = build(model, data, generator)
+        with torch.no_grad():
+            block.weight_y.fill_(float("nan"))
+        return block
 
-def test_a_loss_that_is_never_a_number_ends_in_a_result_that_says_so(tmp_path: Path) -> None:
-    recipe = replace(PFC, build=broken_block)
-    (result,) = run([Job(small(epochs=9, patience=3), 0)], tmp_path, recipe)
+    monkeypatch.setattr(PFCModel, "build", broken_block)
+    (result,) = run([Job(small(epochs=9, patience=3), 0)], tmp_path)
     metrics = result.metrics
     assert metrics["best_epoch"] == 0  # the weights of the start
     assert 3 <= metrics["epochs"] <= 4 and metrics["valid_loss"] != metrics["valid_loss"]
@@ -234,7 +235,7 @@ def test_every_precision_trains(precision: str, tmp_path: Path) -> None:
 def test_a_result_says_where_it_comes_from(tmp_path: Path) -> None:
     jobs = jobs_of(epochs=1)[:2]
     for job, result in zip(jobs, run(jobs, tmp_path, precision="32"), strict=True):
-        assert result.data == {job.config.dataset: f"fingerprint of {job.config.dataset}"}
+        assert result.data == {job.config.images.dataset: f"fingerprint of {job.config.images.dataset}"}
         assert result.hardware["processes"] == 1 and result.hardware["stack"] == 2 and result.hardware["gpu"] is None
         assert set(result.versions) == {"torchpfc", "torch", "python"}
         assert result.seconds > 0 and result.metrics["milliseconds_per_step"] > 0
@@ -349,7 +350,7 @@ def test_other_processes_write_no_checkpoints(tmp_path: Path) -> None:
     given = context(tmp_path / "a")
     other: Any = Second(given.fabric)
     jobs = [Job(small(epochs=2), 0)]
-    (result,) = ImageRun(PFC, jobs, replace(given, fabric=other)).results()
+    (result,) = ClassifierRun("pfc-image", jobs, replace(given, fabric=other)).results()
     assert not (tmp_path / "a").exists()
     assert numbers(result) == numbers(run(jobs, tmp_path / "b")[0])
 
@@ -368,7 +369,7 @@ def on_gpu(jobs: Sequence[Job], folder: Path, **options: Any) -> list[Result]:
     from torchpfc.paper.devices import open_fabric
 
     given = context(folder, **{"precision": "32", **options})
-    return list(ImageRun(PFC, jobs, replace(given, fabric=open_fabric("cuda", given.precision))).results())
+    return list(ClassifierRun("pfc-image", jobs, replace(given, fabric=open_fabric("cuda", given.precision))).results())
 
 
 @pytest.mark.gpu

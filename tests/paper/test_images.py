@@ -1,6 +1,5 @@
 import math
 from collections import Counter
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,10 @@ import torch
 from tests.paper.made import context, made_images, small
 from torchpfc import MLP, PFCBlock, ResidualPFC
 from torchpfc.paper import experiments
-from torchpfc.paper.images import (
-    RECIPES,
-    ImageConfig,
-    MLPImage,
-    OODImage,
-    PFCImage,
-    ResidualImage,
-    look_at_codes,
-    look_beyond,
-)
+from torchpfc.paper.components import ImageConfig, Inference, MLPModel, PFCModel, ResidualModel
+from torchpfc.paper.images import MLPImage, OODImage, PFCImage, ResidualImage
 from torchpfc.paper.registry import Row
+from torchpfc.paper.settings import change, settings
 from torchpfc.paper.stack_run import Found
 from torchpfc.solvers import FISTA, Implicit, Truncated, Unrolled
 
@@ -35,7 +27,7 @@ def all_rows() -> dict[str, Row]:
 
 
 @pytest.mark.parametrize(
-    ("id", "kind", "paper", "slack", "settings"),
+    ("id", "kind", "paper", "slack", "expected"),
     [
         (
             "T1.M.300",
@@ -74,11 +66,11 @@ def all_rows() -> dict[str, Row]:
     ],
 )
 def test_rows_have_the_settings_and_numbers_of_the_paper(
-    id: str, kind: type, paper: float | None, slack: float, settings: dict[str, Any]
+    id: str, kind: type, paper: float | None, slack: float, expected: dict[str, Any]
 ) -> None:
     row = all_rows()[id]
     assert type(row.config) is kind and row.paper == paper and row.slack == slack
-    assert {name: getattr(row.config, name) for name in settings} == settings
+    assert settings(row.config).items() >= expected.items()
 
 
 def test_every_cell_of_the_image_tables_has_its_row() -> None:
@@ -89,13 +81,13 @@ def test_every_cell_of_the_image_tables_has_its_row() -> None:
     assert len(wanted) == 9 + 36 + 9
     for id in wanted:
         table, key, size, *kind = id.split(".")
-        row, config = rows[id], rows[id].config
+        row, config = rows[id], settings(rows[id].config)
         assert row.paper is not None and 50 < row.paper < 99
-        assert config.dataset == {"M": "mnist", "F": "fashion-mnist", "C": "cifar10"}[key]
-        assert getattr(config, "hidden_features" if table == "T1" else "num_basis") == int(size)
+        assert config["dataset"] == {"M": "mnist", "F": "fashion-mnist", "C": "cifar10"}[key]
+        assert config["hidden_features" if table == "T1" else "num_basis"] == int(size)
         if kind:
-            assert config.nonnegative == (kind[0] == "N")
-            assert config.prediction_weight == (0.5 if kind[1] == "r" else 1.0)
+            assert config["nonnegative"] == (kind[0] == "N")
+            assert config["prediction_weight"] == (0.5 if kind[1] == "r" else 1.0)
         assert row.seeds >= {"T1": 5, "T2": 3 if size == "300" else 1, "T6": 3 if size == "300" else 1}[table]
 
 
@@ -117,25 +109,27 @@ def test_the_columns_of_the_tables_add_up() -> None:
 
 def test_what_goes_beyond_the_paper_is_there() -> None:
     rows = all_rows()
-    assert rows["T1.M.300.nonnegative"].config.nonnegative
+    assert rows["T1.M.300.nonnegative"].config.model.nonnegative
     for key in "MFC":
-        assert rows[f"T6.{key}.300.x"].config.reconstruction_weight == 0
-        assert not rows[f"T6.{key}.300.S"].config.nonnegative
-    changed = [row.config for id, row in rows.items() if id.startswith("TRAIN.M.300.N.r.")]
-    assert {config.iterations for config in changed} >= {10, 100}
-    assert {config.gradient_steps for config in changed if config.gradient == "truncated"} == {20, 50, 80}
-    assert any(config.tol for config in changed) and any(not config.weight_decay for config in changed)
-    assert len({config.l1 for config in changed}) >= 4
+        assert rows[f"T6.{key}.300.x"].config.model.reconstruction_weight == 0
+        assert not rows[f"T6.{key}.300.S"].config.model.nonnegative
+    changed = [settings(row.config) for id, row in rows.items() if id.startswith("TRAIN.M.300.N.r.")]
+    assert {config["iterations"] for config in changed} >= {10, 100}
+    assert {config["gradient_steps"] for config in changed if config["gradient"] == "truncated"} == {20, 50, 80}
+    assert any(config["tol"] for config in changed) and any(not config["weight_decay"] for config in changed)
+    assert len({config["l1"] for config in changed}) >= 4
     assert len([id for id in rows if id.startswith("OOD.")]) >= 2
 
 
 def test_defaults_are_those_of_the_published_experiments() -> None:
     for config in (MLPImage(), PFCImage(), ResidualImage()):
-        assert (config.batch_size, config.epochs, config.patience, config.weight_decay) == (200, 300, 20, 1e-4)
-        assert config.watch_accuracy and config.validation_share == 0.15
+        schedule = config.schedule
+        assert (schedule.batch_size, schedule.epochs, schedule.patience) == (200, 300, 20) and schedule.watch_accuracy
+        assert config.optimizer.weight_decay == 1e-4 and config.images.validation_share == 0.15
     for config in (PFCImage(), ResidualImage(), OODImage()):
-        assert config.make_solver() == config.make_solver(config.eval_iterations) == FISTA.paper(100)
-        assert config.make_adjoint() == Unrolled() and not config.warm_codes and not config.l1
+        inference = config.model.inference
+        assert inference.solver == inference.eval_solver == FISTA.paper(100)
+        assert inference.adjoint == Unrolled() and not inference.warm_codes and not inference.l1
 
 
 KEPT = ("dataset", "nonnegative", "num_basis", "hidden_features", "prediction_weight", "reconstruction_weight", "l1")
@@ -147,7 +141,7 @@ def test_presets_change_how_a_row_is_trained_and_not_what_it_is() -> None:
         for table in experiment.tables:
             for row in table.rows:
                 assert experiment.presets["paper"](row.config) is row.config
-                before, after = asdict(row.config), asdict(experiment.presets["fast"](row.config))
+                before, after = settings(row.config), settings(experiment.presets["fast"](row.config))
                 assert {name: after[name] for name in KEPT if name in before} == {
                     name: before[name] for name in KEPT if name in before
                 }
@@ -200,38 +194,39 @@ def test_presets_change_how_a_row_is_trained_and_not_what_it_is() -> None:
 )
 def test_a_setting_out_of_range_is_named(kind: type, setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        kind(**setting)
+        change(kind(), **setting)
 
 
 @pytest.mark.parametrize(
-    ("settings", "adjoint", "recorded"),
+    ("changes", "adjoint", "waits"),
     [
-        ({}, Unrolled(), True),
-        ({"gradient": "truncated", "gradient_steps": 20}, Truncated(20), True),
-        ({"gradient": "implicit", "gradient_steps": 7, "damping": 0.1}, Implicit.fast(7, 0.1), True),
-        ({"gradient": "implicit"}, Implicit(), False),
-        ({"tol": 0.1}, Unrolled(), False),
+        ({}, Unrolled(), False),
+        ({"gradient": "truncated", "gradient_steps": 20}, Truncated(20), False),
+        ({"gradient": "implicit", "gradient_steps": 7, "damping": 0.1}, Implicit.fast(7, 0.1), False),
+        ({"gradient": "implicit"}, Implicit(), True),
+        ({"tol": 0.1}, Unrolled(), True),
     ],
 )
-def test_how_gradients_pass_and_what_can_be_recorded(settings: dict[str, Any], adjoint: Any, recorded: bool) -> None:
-    config = PFCImage(**settings)
-    assert config.make_adjoint() == adjoint and config.can_be_recorded() is recorded
-    assert config.make_solver().tol == (settings.get("tol") or None)
-    assert config.make_solver(30) == FISTA.paper(30)
-    assert MLPImage().can_be_recorded()
+def test_how_gradients_pass_and_which_steps_wait_for_the_device(
+    changes: dict[str, Any], adjoint: Any, waits: bool
+) -> None:
+    inference = Inference(**changes)
+    assert inference.adjoint == adjoint and inference.waits is waits
+    assert inference.solver.tol == (changes.get("tol") or None)
+    assert Inference(**changes, eval_iterations=30).eval_solver == FISTA.paper(30)
 
 
 def test_models_stack_where_only_images_and_weights_of_the_loss_differ() -> None:
     config = PFCImage()
-    same = [replace(config, dataset="fashion-mnist"), replace(config, prediction_weight=1.0)]
+    same = [change(config, dataset="fashion-mnist"), change(config, prediction_weight=1.0)]
     assert all(other.stack_key() == config.stack_key() for other in same)
-    others = [
-        replace(config, **change) for change in ({"dataset": "cifar10"}, {"lr": 1.0}, {"num_basis": 9}, {"l1": 1.0})
-    ]
-    others += [replace(config, nonnegative=False), replace(config, epochs=9)]
+    different: tuple[dict[str, Any], ...] = (
+        {"dataset": "cifar10"}, {"lr": 1.0}, {"num_basis": 9}, {"l1": 1.0}, {"nonnegative": False}, {"epochs": 9}
+    )  # fmt: skip
+    others = [change(config, **changes) for changes in different]
     assert all(other.stack_key() != config.stack_key() for other in others)
-    assert ResidualImage().stack_key() != replace(ResidualImage(), reconstruction_weight=0.0).stack_key()
-    sizes = [PFCImage(num_basis=size).stack_size() for size in (10, 300, 2000, 5000, 100_000)]
+    assert ResidualImage().stack_key() != change(ResidualImage(), reconstruction_weight=0.0).stack_key()
+    sizes = [change(PFCImage(), num_basis=size).stack_size() for size in (10, 300, 2000, 5000, 100_000)]
     assert sizes == sorted(sizes, reverse=True) and sizes[-1] == 1 and sizes[0] == 16
 
 
@@ -241,11 +236,11 @@ def test_what_takes_longer_costs_more() -> None:
         for config in (
             OODImage(),
             MLPImage(),
-            PFCImage(iterations=10),
+            change(PFCImage(), iterations=10),
             PFCImage(),
             ResidualImage(),
-            PFCImage(num_basis=2000),
-            PFCImage(dataset="cifar10", num_basis=2000),
+            change(PFCImage(), num_basis=2000),
+            change(PFCImage(), dataset="cifar10", num_basis=2000),
         )
     ]
     assert costs == sorted(costs) and len(set(costs)) == len(costs)
@@ -255,11 +250,10 @@ def test_smoke_makes_every_row_small() -> None:
     for row in all_rows().values():
         if not isinstance(row.config, ImageConfig):
             continue
-        config: Any = row.config.smoke()
-        assert (config.dataset, config.epochs, config.batch_size) == ("digits", 2, 100)
-        assert max(getattr(config, "num_basis", 0), getattr(config, "hidden_features", 0)) <= 12
-        assert getattr(config, "gradient", None) == getattr(row.config, "gradient", None)
-        assert config.nonnegative == row.config.nonnegative
+        large, small = settings(row.config), settings(row.config.smoke())
+        assert (small["dataset"], small["epochs"], small["batch_size"]) == ("digits", 2, 100)
+        assert max(small.get("num_basis", 0), small.get("hidden_features", 0)) <= 12
+        assert small.get("gradient") == large.get("gradient") and small["nonnegative"] == large["nonnegative"]
 
 
 # Models, and looking at them
@@ -267,28 +261,29 @@ def test_smoke_makes_every_row_small() -> None:
 
 def test_models_are_what_their_config_says() -> None:
     data, generator = made_images("mnist"), torch.Generator().manual_seed(3)
-    mlp = RECIPES["mlp-image"].build(MLPImage(hidden_features=7), data, generator)
+    mlp = MLPModel(hidden_features=7).build(data, generator)
     assert isinstance(mlp, MLP) and mlp.hidden.weight.shape == (7, 16) and mlp.output.weight.shape == (10, 7)
-    block = RECIPES["pfc-image"].build(small(l1=0.5, nonnegative=False), data, generator)
+    block = small(l1=0.5, nonnegative=False).model.build(data, generator)
     assert isinstance(block, PFCBlock) and block.weight_x.shape == (16, 6) and block.weight_y.shape == (10, 6)
     assert block.l1 == 0.5 and not block.nonnegative and block.solver == FISTA.paper(5)
-    model = RECIPES["residual-image"].build(ResidualImage(num_basis=4), data, generator)
+    model = change(ResidualImage(), num_basis=4).model.build(data, generator)
     assert isinstance(model, ResidualPFC) and len(model.blocks) == 2
-    for name, config in (("pfc-image", small()), ("mlp-image", MLPImage()), ("residual-image", ResidualImage())):
+    for config in (small(), MLPImage(), ResidualImage()):
         one, other, third = (
-            RECIPES[name].build(config, data, torch.Generator().manual_seed(seed)).state_dict() for seed in (1, 1, 2)
+            config.model.build(data, torch.Generator().manual_seed(seed)).state_dict() for seed in (1, 1, 2)
         )
         assert all(torch.equal(one[key], other[key]) for key in one)
         assert not any(torch.equal(one[key], third[key]) for key in one if "weight" in key)
 
 
 def test_weights_of_the_losses() -> None:
-    assert RECIPES["mlp-image"].loss_weights(MLPImage()) == (1.0, 0.0)
-    assert RECIPES["pfc-image"].loss_weights(PFCImage(prediction_weight=0.75)) == (0.75, 0.25)
-    assert RECIPES["ood-image"].loss_weights(OODImage(prediction_weight=0.0)) == (0.0, 1.0)
-    assert RECIPES["residual-image"].loss_weights(ResidualImage(reconstruction_weight=0.5)) == (1.0, 0.5)
-    assert RECIPES["mlp-image"].eval_solver(MLPImage()) is None
-    assert RECIPES["pfc-image"].eval_solver(PFCImage(iterations=3, eval_iterations=7, tol=0.1)) == FISTA.paper(7)
+    assert MLPModel().loss_weights() == (1.0, 0.0)
+    assert PFCModel(prediction_weight=0.75).loss_weights() == (0.75, 0.25)
+    assert change(OODImage(), prediction_weight=0.0).model.loss_weights() == (0.0, 1.0)
+    assert ResidualModel(reconstruction_weight=0.5).loss_weights() == (1.0, 0.5)
+    assert MLPModel().eval_solver() is None
+    inference = Inference(iterations=3, eval_iterations=7, tol=0.1)
+    assert PFCModel(inference=inference).eval_solver() == FISTA.paper(7)
 
 
 IMAGES = {"weights", "reconstruction_in", "completion", "class_to_image"}
@@ -300,7 +295,8 @@ IMAGES = {"weights", "reconstruction_in", "completion", "class_to_image"}
 def test_looking_beyond_the_answer(dataset: str, tmp_path: Path) -> None:
     data = made_images(dataset)
     block = PFCBlock.from_examples(data.train.x[:40], data.train.label[:40], num_classes=10).eval()
-    found = look_beyond(block, OODImage(dataset=dataset), data, context(tmp_path))
+    found, codes = Found({}), Found({})
+    change(OODImage(), dataset=dataset).look_further(found, block, data, context(tmp_path))
     has_foreign = dataset != "cifar10"
     foreign = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}.get(dataset)
     assert found.data == ({foreign: f"fingerprint of {foreign}"} if foreign else {})
@@ -310,5 +306,5 @@ def test_looking_beyond_the_answer(dataset: str, tmp_path: Path) -> None:
     expected = {"sparsity", "class_to_image_accuracy", "error_auroc_iterations", "scattered_mask_accuracy"}
     assert set(metrics) >= expected and ("ood_auroc_brightness" in metrics) == has_foreign
     assert all(isinstance(value, float) for value in metrics.values())
-    sparsity = look_at_codes(block, small(), data, context(tmp_path))
-    assert sparsity == Found({"sparsity": metrics["sparsity"]})
+    small().look_further(codes, block, data, context(tmp_path))
+    assert codes == Found({"sparsity": metrics["sparsity"]})

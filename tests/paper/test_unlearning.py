@@ -7,27 +7,18 @@ import torch
 from tests.paper.made import context, made_images, numbers
 from torchpfc import PFCBlock
 from torchpfc.paper import experiments, unlearning_audit
-from torchpfc.paper.image_run import ImageRun
 from torchpfc.paper.registry import Job
-from torchpfc.paper.unlearning import RECIPE, _member, has_twin, run_unlearning
-from torchpfc.paper.unlearning_replay import run_replay, start_training
-from torchpfc.paper.unlearning_settings import (
-    Unlearning,
-    batches_to_forget,
-    examples_to_forget,
-    make_ledger,
-    make_phase,
-    strangers,
-)
+from torchpfc.paper.settings import change, settings
+from torchpfc.paper.unlearning import UnlearningRun, run_unlearning
+from torchpfc.paper.unlearning_replay import Training, run_replay
+from torchpfc.paper.unlearning_settings import Unlearning, num_strangers
 from torchpfc.unlearning import audit, load_model
 
 pytestmark = pytest.mark.usefixtures("made_data")
 
-CPU = torch.device("cpu")
-
 
 def small(**changes: Any) -> Unlearning:
-    settings: dict[str, Any] = {
+    chosen: dict[str, Any] = {
         "num_basis": 40,
         "width": 4,
         "sweep_speed": 1.0,
@@ -41,7 +32,7 @@ def small(**changes: Any) -> Unlearning:
         "relearn_steps": 2,
         "snapshot_every": 5,
     }
-    return Unlearning(**{**settings, **changes})
+    return change(Unlearning(), **{**chosen, **changes})
 
 
 def test_the_rows_are_those_of_the_paper() -> None:
@@ -49,39 +40,38 @@ def test_the_rows_are_those_of_the_paper() -> None:
     assert [rows[f"T5.{name}"].paper for name in ("BEFORE", "AFTER", "UPPER")] == [83.81, 92.77, 95.35]
     assert rows["T5.BEFORE"].slack == 2.0 and rows["T5.AFTER"].slack == 0.0
     assert rows["T5.UPPER"].paper - rows["T5.UPPER"].slack == pytest.approx(95.0)
-    config: Any = rows["T5.BEFORE"].config
-    assert (config.num_basis, config.width, config.sweep_speed, config.batch_size) == (3000, 50, 2.5, 50)
-    assert (config.lr, config.weight_decay, config.epochs, config.patience) == (1e-3, 1e-4, 8, 5)
-    assert (config.start, config.stop, config.order) == (500, 800, "fixed") and not config.watch_accuracy
+    expected = {"num_basis": 3000, "width": 50, "sweep_speed": 2.5, "batch_size": 50, "lr": 1e-3, "weight_decay": 1e-4}
+    expected |= {"epochs": 8, "patience": 5, "start": 500, "stop": 800, "order": "fixed", "watch_accuracy": False}
+    assert settings(rows["T5.BEFORE"].config).items() >= expected.items()
 
 
 def test_the_ledger_of_the_schedule_is_that_of_the_paper_s_window() -> None:
     """The published range is 1250 to 2050; the last corrupt batch reaches 2046 only."""
-    ledger = make_ledger(Unlearning(), torch.arange(51_000))
+    ledger = Unlearning().make_ledger(torch.arange(51_000))
     assert ledger.columns_of(range(500, 800)) == (range(1250, 2047),)
     assert ledger.columns_of(range(1020)) == (range(0, 2597),) and ledger.rows_of(2) == list(range(100, 150))
 
 
 def test_a_part_of_the_images_is_never_used() -> None:
     config, data = small(), made_images("mnist")
-    phase = make_phase(config, data, seed=1)
+    (phase,) = config.phases(data, seed=1)
     used = set(phase.train.tolist()) | set(phase.valid.tolist())
-    assert len(phase.train) == 170 and 200 - len(used) == strangers(30) == 3
+    assert len(phase.train) == 170 and 200 - len(used) == num_strangers(30) == 3
 
 
 def test_what_is_forgotten_is_found() -> None:
     data = made_images("mnist")
-    train = make_phase(small(), data, seed=0).train
-    assert batches_to_forget(small(), data, train) == [6, 7, 8, 9]
+    train = small().phases(data, seed=0)[0].train
+    assert small().batches_to_forget(data, train) == [6, 7, 8, 9]
     scattered = small(what="examples", share=0.02)
-    rows = examples_to_forget(scattered, train)
-    assert len(rows) == 3 and len(batches_to_forget(scattered, data, train)) <= 3
+    rows = scattered.examples_to_forget(train)
+    assert len(rows) == 3 and len(scattered.batches_to_forget(data, train)) <= 3
     by_class = small(what="class", order="sorted", forgotten_class=3)
-    ordered = make_phase(by_class, data, seed=0).train
-    found = batches_to_forget(by_class, data, ordered)
+    ordered = by_class.phases(data, seed=0)[0].train
+    found = by_class.batches_to_forget(data, ordered)
     labels = data.train.label[ordered].view(17, 10)
     assert found == [id for id in range(17) if 3 in labels[id]] and len(found) < 6
-    assert [has_twin(config) for config in (small(), by_class, scattered, small(what="class"))] == [1, 1, 0, 0]
+    assert [config.has_twin() for config in (small(), by_class, scattered, small(what="class"))] == [1, 1, 0, 0]
 
 
 def test_models_and_their_twins_learn_as_they_would_alone(tmp_path: Path) -> None:
@@ -89,12 +79,11 @@ def test_models_and_their_twins_learn_as_they_would_alone(tmp_path: Path) -> Non
 
     The stack also solves for batches that the twin skips, and so moves its estimate of the solver's step size.
     """
-    config, data = small(), made_images("mnist")
-    members = [_member(Job(config, 0), data, skips=skips) for skips in (False, True)]
-    run = ImageRun(RECIPE, members, context(tmp_path))
+    job = Job(small(), 0)
+    run = UnlearningRun([job], context(tmp_path))
     run.train()
     for found, skips in zip(run.learner.unstack(), (False, True), strict=True):
-        training = start_training(config, 0, data, CPU, torch.float64)
+        training = Training(job, context(tmp_path))
         if skips:
             training.snapshots.skip(batches=range(6, 10))
         training.train()
@@ -108,8 +97,8 @@ def test_a_result_compares_before_after_and_never(tmp_path: Path) -> None:
     jobs = [Job(small(), 0), Job(small(what="class", order="sorted"), 0), Job(small(what="examples"), 1)]
     results = list(run_unlearning(jobs, context(tmp_path)))
     for job, result in zip(jobs, results, strict=True):
-        metrics, twin = result.metrics, has_twin(job.config)
-        assert result.config == {name: getattr(job.config, name) for name in Unlearning.__dataclass_fields__}
+        metrics, twin = result.metrics, job.config.has_twin()
+        assert result.config == settings(job.config)
         for model in ("before", "after", "exact"):
             assert (f"{model}_accuracy" in metrics) == (model != "exact" or twin)
         assert metrics["test_accuracy"] == metrics["before_accuracy"]
@@ -167,7 +156,7 @@ def test_a_replay_ends_in_the_bits_of_a_training_that_never_saw_it(tmp_path: Pat
         ({"order": "any"}, "order must be one of sorted, fixed, got 'any'"),
         ({"start": 8, "stop": 8}, "stop must be greater than start, 8, got 8"),
         ({"width": 0}, "width must be at least 1, got 0"),
-        ({"width": 50}, "width must be at most the number of parts, 40, got 50"),
+        ({"width": 50}, "width must be at most the number of units, 40, got 50"),
         ({"share": 1.0}, "share must be at least 0 and less than 1, got 1.0"),
     ],
 )

@@ -17,7 +17,7 @@ from torchpfc.data.streams import fixed_shuffle, label_ordered
 from torchpfc.nn import MLP, PFCBlock, ResidualPFC
 from torchpfc.paper.settings import all_settings_but, check_choice, check_numbers
 from torchpfc.solvers import FISTA, Adjoint, Implicit, Solver, Truncated, Unrolled
-from torchpfc.training import EarlyStopping, Objective, SquaredErrors, random_stream
+from torchpfc.training import KEEPS, EarlyStopping, Objective, SquaredErrors, random_stream
 
 if TYPE_CHECKING:
     from torchpfc.paper.runner import Context
@@ -393,7 +393,8 @@ class ImageConfig(ABC):
     model: ImageModel
 
     def __post_init__(self) -> None:
-        """Checks what settings have to do with each other."""
+        """Checks the choice of an epoch, and what settings have to do with each other."""
+        check_choice(self, "keep", KEEPS)
         count, share, units = self.images.size[1], self.images.validation_share, self.model.units
         if self.schedule.batch_size > (most := count - round(share * count)):
             raise ValueError(
