@@ -204,7 +204,8 @@ class ImageRun(StackRun):
         optimizer = self.learner.optimizer
         if not isinstance(optimizer, StackedRMSpropSLW):
             return super().without_room()
-        steps, have = len(self.source()), self.config.model.units
+        steps = self.sets.train[self.phase].shape[1] // self.config.schedule.batch_size
+        have = self.config.model.units
         return torch.tensor([optimizer.columns_after(position, steps) > have for position in optimizer.positions])
 
     def own_state(self) -> dict[str, Any]:

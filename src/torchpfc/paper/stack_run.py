@@ -31,6 +31,9 @@ _CHECKPOINT_SHARE = 20
 # What checkpoints of this trainer say of themselves; those of 0.1.0 say nothing.
 _FORMAT = 2
 
+# Attributes of a run that checkpoints hold as they are.
+_KEPT = ("phase", "epoch", "members", "history", "seconds", "steps", "step_seconds")
+
 
 class Examined(NamedTuple):
     """What was found after an epoch, for each model that still learns."""
@@ -279,14 +282,8 @@ class StackRun(ABC):
     def _state(self) -> dict[str, Any]:
         return {
             "format": _FORMAT,
-            "phase": self.phase,
-            "epoch": self.epoch,
-            "members": self.members,
+            **{name: getattr(self, name) for name in _KEPT},
             "best": self.best.values,
-            "history": self.history,
-            "seconds": self.seconds,
-            "steps": self.steps,
-            "step_seconds": self.step_seconds,
             "own": self.own_state(),
             "learner": self.learner.state_dict() if len(self.members) else {},
             "stopping": self.stopping.state_dict() if len(self.members) else {},
@@ -298,10 +295,9 @@ class StackRun(ABC):
             raise CorruptFileError(
                 f"{self.context.folder} must hold a checkpoint of this version, got one of another; {remedy}"
             )
-        self.phase, self.epoch, self.members = state["phase"], state["epoch"], state["members"]
+        for name in _KEPT:
+            setattr(self, name, state[name])
         self.best.load_state_dict(state["best"])
-        self.history, self.seconds = state["history"], state["seconds"]
-        self.steps, self.step_seconds = state["steps"], state["step_seconds"]
         self.restore_own(state["own"])
         if len(self.members):
             self.learner.select_(self.members)

@@ -48,7 +48,7 @@ class UnlearningRun(ImageRun):
         count = len(self.jobs), orders.shape[1] // self.config.schedule.batch_size
         self.wrong, self.skipped = torch.zeros(2, *count, dtype=torch.bool)
         for k, (config, train) in enumerate(zip(configs, orders, strict=True)):
-            self.wrong[k, list(config.wrong_batches(train))] = True
+            self.wrong[k, list(config.wrong_batches(self.data, train))] = True
             if k >= self.count:
                 self.skipped[k, config.batches_to_forget(self.data, train)] = True
 

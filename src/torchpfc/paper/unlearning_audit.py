@@ -7,18 +7,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchpfc.data.streams import next_label
 from torchpfc.nn import PFCBlock
-from torchpfc.optim import Ledger
 from torchpfc.paper.column_pictures import draw_lines, spread_out
 from torchpfc.paper.components import Window, percent_right
 from torchpfc.paper.image_run import ImageRun
 from torchpfc.paper.unlearning_settings import Unlearning, num_strangers
 from torchpfc.paper.windows import make_optimizer
-from torchpfc.training import Objective
-from torchpfc.unlearning import ForgetReport, Relearning, audit, forget, membership_attack
+from torchpfc.unlearning import Relearning, audit, forget, membership_attack
 
 _AT_ONCE = 2000
 """Images that an audit looks at, at most, of each kind."""
@@ -42,27 +40,17 @@ class Forgotten:
         for model in self.models.values():
             model.solver = self.config.model.inference.eval_solver
             model.eval()
-        ledger = self.config.make_ledger(self.train)
-        self.rows, wanted = self._what(ledger)
-        self.report: ForgetReport = forget(self.after, ledger, **wanted)
+        self.rows = self.config.rows_to_forget(run.data, self.train)
+        wanted: dict[str, Any] = {"examples": self.rows}
+        if self.config.what == "batches":
+            wanted = {"batches": self.config.batches_to_forget(run.data, self.train)}
+        self.report = forget(self.after, self.config.make_ledger(self.train), **wanted)
 
     @property
     def models(self) -> dict[str, PFCBlock]:
         """The models by what they are called in the metrics."""
         found = {"before": self.before, "after": self.after}
         return found if self.never is None else {**found, "exact": self.never}
-
-    def _what(self, ledger: Ledger) -> tuple[Tensor, dict[str, Any]]:
-        """The examples that are to be forgotten, and how to tell `forget`."""
-        if self.config.what == "examples":
-            rows = self.config.examples_to_forget(self.train)
-            return rows, {"examples": rows}
-        batches = self.config.batches_to_forget(self.run.data, self.train)
-        rows = torch.tensor([row for id in batches for row in ledger.rows_of(id)])
-        if self.config.what == "class":
-            rows = rows[self.run.data.train.label[rows] == self.config.forgotten_class]
-            return rows, {"examples": rows}
-        return rows, {"batches": batches}
 
     def metrics(self) -> dict[str, float]:
         """Everything that was measured."""
@@ -88,19 +76,14 @@ class Forgotten:
         window = self.config.window
         first = int(self.config.start * window.sweep_speed)
         last = min(int(self.config.stop * window.sweep_speed + window.width), self.config.model.num_basis - 1)
-        model = deepcopy(self.before)
+        model, (x, target, _) = deepcopy(self.before), self.run.sets.test
         with torch.no_grad():
             for weight in (model.weight_x, model.weight_y):
                 weight[:, first : last + 1] = 0
-        model.reset_step_size()
-        with torch.no_grad():
-            x, target, _ = self.run.sets.test
+            model.reset_step_size()
             accuracy = percent_right(model, x, target.argmax(-1), _AT_ONCE)
-        return {
-            "published_first_column": float(first),
-            "published_last_column": float(last),
-            "after_published_range_accuracy": accuracy,
-        }
+        found = {"published_first_column": float(first), "published_last_column": float(last)}
+        return {**found, "after_published_range_accuracy": accuracy}
 
     def _audit(self) -> dict[str, float]:
         run, config = self.run, self.config
@@ -117,7 +100,8 @@ class Forgotten:
         test = run.sets.test[:2] if run.context.test else self._examples(run.sets.valid[0][0])
         relearning = None
         if config.relearn_steps:
-            loss = float(_mean_loss(self.before, forgotten, objective))
+            with torch.no_grad():
+                loss = objective(self.before, *forgotten).loss.item()
             relearning = Relearning(
                 partial(make_optimizer, config=config, window=Window()),
                 loss=1.05 * loss,
@@ -164,8 +148,3 @@ class Forgotten:
 def _some(rows: Tensor) -> Tensor:
     """No more than an audit looks at, evenly from first to last: sorted by label, the first are all of one class."""
     return rows[:: max(1, -(-len(rows) // _AT_ONCE))]
-
-
-@torch.no_grad()
-def _mean_loss(model: nn.Module, examples: tuple[Tensor, Tensor], objective: Objective) -> Tensor:
-    return objective(model, *examples).loss

@@ -60,7 +60,7 @@ class Training:
             keep_nonnegative(self.block, self.optimizer)
         x, target, train, valid = self.sets.x, self.sets.target, self.sets.train[0][0], self.sets.valid[0][0]
         stream = Stream(x, target, train, batch_size=config.schedule.batch_size, drop_last=True)
-        self.stream = corrupt(stream, config.wrong_batches(train))
+        self.stream = corrupt(stream, config.wrong_batches(self.data, train))
         self.valid = Batches(x, target, batch_size=min(_ROWS_AT_ONCE, len(valid)), rows=valid)
         self.objective = config.model.errors(*config.model.loss_weights())
         self.stopping = config.make_stopping()

@@ -90,28 +90,26 @@ class Unlearning(ImageConfig):
         size = self.schedule.batch_size
         return train[: len(train) // size * size].view(-1, size)
 
-    def wrong_batches(self, train: Tensor) -> range:
-        """The numbers of the batches with wrong labels."""
-        count = len(self.batches(train)) if self.what == "batches" else 0
-        return range(min(self.start, count), min(self.stop, count))
+    def rows_to_forget(self, data: ImageData, train: Tensor) -> Tensor:
+        """The examples that are to be forgotten."""
+        batches = self.batches(train)
+        if self.what == "batches":
+            return batches[self.start : self.stop].flatten()
+        rows = batches.flatten()
+        if self.what == "class":
+            return rows[data.train.label[rows] == self.forgotten_class]
+        order = torch.randperm(len(rows), generator=random_stream(SHUFFLE_SEED, "examples to forget"))
+        return rows[order[: max(1, round(self.share * len(rows)))]]
 
     def batches_to_forget(self, data: ImageData, train: Tensor) -> list[int]:
-        """The numbers of the batches that are to be forgotten, or that hold what is to be forgotten."""
-        rows = self.batches(train)
-        if self.what == "batches":
-            return list(self.wrong_batches(train))
-        if self.what == "class":
-            wanted = data.train.label[rows] == self.forgotten_class
-        else:
-            wanted = torch.isin(rows, self.examples_to_forget(train))
-        found: list[int] = wanted.any(1).nonzero()[:, 0].tolist()
+        """The numbers of the batches that hold what is to be forgotten."""
+        wanted = torch.isin(self.batches(train), self.rows_to_forget(data, train)).any(1)
+        found: list[int] = wanted.nonzero()[:, 0].tolist()
         return found
 
-    def examples_to_forget(self, train: Tensor) -> Tensor:
-        """Scattered examples."""
-        count = self.batches(train).numel()
-        order = torch.randperm(count, generator=random_stream(SHUFFLE_SEED, "examples to forget"))
-        return train[order[: max(1, round(self.share * count))]]
+    def wrong_batches(self, data: ImageData, train: Tensor) -> list[int]:
+        """The numbers of the batches with wrong labels."""
+        return self.batches_to_forget(data, train) if self.what == "batches" else []
 
     def make_ledger(self, train: Tensor) -> Ledger:
         """Which batch could write which columns, from the schedule of the window alone: the same in every epoch."""
