@@ -64,7 +64,7 @@ def test_what_is_forgotten_is_found() -> None:
     train = small().phases(data, seed=0)[0].train
     assert small().batches_to_forget(data, train) == [6, 7, 8, 9]
     scattered = small(what="examples", share=0.02)
-    rows = scattered.examples_to_forget(train)
+    rows = scattered.rows_to_forget(data, train)
     assert len(rows) == 3 and len(scattered.batches_to_forget(data, train)) <= 3
     by_class = small(what="class", order="sorted", forgotten_class=3)
     ordered = by_class.phases(data, seed=0)[0].train

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from torchpfc.data.png import encode_png, image_grid
+from torchpfc.data.png import image_grid
+from torchpfc.paper.drawing import draw_pixels
 
 IN_A_ROW = 25
 """Columns that each line of a picture shows."""
@@ -46,7 +46,7 @@ def draw_lines(frames: Mapping[str, Sequence[Tensor]], shape: tuple[int, int, in
 
 def draw_images(images: Tensor, shape: tuple[int, int, int], *, columns: int) -> str:
     """Images in lines of some columns, as a PNG file in base64."""
-    return base64.b64encode(encode_png(image_grid(images.cpu().float(), shape, columns=columns))).decode()
+    return draw_pixels(image_grid(images.cpu().float(), shape, columns=columns))
 
 
 def as_images(columns: Tensor) -> Tensor:

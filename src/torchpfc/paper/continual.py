@@ -68,7 +68,8 @@ class SplitMNIST(ImageConfig):
         groups = [list(range(data.num_classes))] if self.joint else SPLIT_PAIRS
         share = self.images.validation_share
         tasks = class_tasks(data.train.label, groups, seed=seed, validation_share=share)
-        return [Phase(task.train, task.validation, rows_of_classes(data.test.label, task.classes)) for task in tasks]
+        tested = [torch.isin(data.test.label, torch.tensor(task.classes)).nonzero()[:, 0] for task in tasks]
+        return [Phase(task.train, task.validation, rows) for task, rows in zip(tasks, tested, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +104,6 @@ ORDERED_MLP = OrderedMNIST(
     window=Window(),
 )
 """A perceptron that sees the same order in every epoch."""
-
-
-def rows_of_classes(label: Tensor, classes: Sequence[int]) -> Tensor:
-    """Which images show one of some classes."""
-    return torch.isin(label, torch.tensor(list(classes))).nonzero()[:, 0]
 
 
 class TasksRun(ImageRun):

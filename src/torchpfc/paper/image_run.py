@@ -220,7 +220,8 @@ class ImageRun(StackRun):
     def evaluate_rows(self, x: Tensor, target: Tensor, rows: Tensor, members: Tensor | None = None) -> Evaluation:
         """Measures the models on images, the same for all or others for each."""
         members = torch.arange(len(self.jobs)) if members is None else members
-        size = min(rows_at_once(self.stack, len(members)), rows.shape[-1])
+        entries = len(members) * max(p.shape[-1] for p in self.stack.parameters())
+        size = max(1, min(_ENTRIES_AT_ONCE // entries, rows.shape[-1]))
         batches = Batches(x, target, batch_size=size, rows=rows.to(self.device))
         with solving(self.stack, self.config.model.eval_solver()):
             return evaluate(self.stack, batches, self.errors(members))
@@ -327,8 +328,3 @@ def _gather(fabric: Fabric) -> Callable[[Tensor], Tensor] | None:
     if fabric.world_size == 1:
         return None
     return lambda tensor: cast("Tensor", fabric.all_gather(tensor))
-
-
-def rows_at_once(stack: nn.Module, count: int) -> int:
-    """How many images to measure a stack of some models on at a time."""
-    return max(1, _ENTRIES_AT_ONCE // (count * max(p.shape[-1] for p in stack.parameters())))

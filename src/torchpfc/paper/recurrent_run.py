@@ -9,23 +9,8 @@ from torchpfc.nn import keep_nonnegative, stack_models
 from torchpfc.optim import RMSprop
 from torchpfc.paper.learners import GradientLearner, Sequences
 from torchpfc.paper.results import Result
-from torchpfc.paper.settings import check_numbers
 from torchpfc.paper.stack_run import Found, StackRun
 from torchpfc.training import random_stream
-
-
-@dataclass(frozen=True, kw_only=True)
-class Optimizer:
-    """Settings of RMSprop."""
-
-    lr: float
-    weight_decay: float
-    """Share of each weight that a step takes away, not multiplied by the learning rate."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_numbers(self, "lr", least=0)
-        check_numbers(self, "weight_decay", least=0, limit=1)
 
 
 @dataclass(eq=False)

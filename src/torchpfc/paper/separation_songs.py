@@ -16,8 +16,8 @@ from torchpfc.audio import Clips, Features, Track, find_musdb, find_tracks
 from torchpfc.audio.stems import load_tracks
 from torchpfc.data.formats import DataError
 from torchpfc.data.images import data_folders
+from torchpfc.paper.components import Optimizer
 from torchpfc.paper.recurrent_models import Network
-from torchpfc.paper.recurrent_run import Optimizer
 from torchpfc.paper.settings import change, check_choice, check_numbers, settings
 from torchpfc.paper.songs import fingerprint, generate_tracks
 

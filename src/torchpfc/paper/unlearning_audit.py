@@ -12,10 +12,11 @@ from torch import Tensor
 from torchpfc.data.streams import next_label
 from torchpfc.nn import PFCBlock
 from torchpfc.paper.column_pictures import draw_lines, spread_out
-from torchpfc.paper.components import Window, percent_right
+from torchpfc.paper.components import Window
 from torchpfc.paper.image_run import ImageRun
 from torchpfc.paper.unlearning_settings import Unlearning, num_strangers
 from torchpfc.paper.windows import make_optimizer
+from torchpfc.training import Batches, evaluate
 from torchpfc.unlearning import Relearning, audit, forget, membership_attack
 
 _AT_ONCE = 2000
@@ -35,6 +36,7 @@ class Forgotten:
     def __init__(self, run: ImageRun, i: int, before: PFCBlock, never: PFCBlock | None) -> None:
         self.run, self.job, self.record = run, run.jobs[i], run.records[i]
         self.config: Unlearning = self.job.config
+        self.objective = self.config.model.errors(*self.config.model.loss_weights())
         self.train = run.sets.train[0][i]
         self.before, self.never, self.after = before, never, deepcopy(before)
         for model in self.models.values():
@@ -76,18 +78,18 @@ class Forgotten:
         window = self.config.window
         first = int(self.config.start * window.sweep_speed)
         last = min(int(self.config.stop * window.sweep_speed + window.width), self.config.model.num_basis - 1)
-        model, (x, target, _) = deepcopy(self.before), self.run.sets.test
+        model = deepcopy(self.before)
         with torch.no_grad():
             for weight in (model.weight_x, model.weight_y):
                 weight[:, first : last + 1] = 0
-            model.reset_step_size()
-            accuracy = percent_right(model, x, target.argmax(-1), _AT_ONCE)
+        model.reset_step_size()
+        batches = Batches(*self.run.sets.test[:2], batch_size=_AT_ONCE)
+        accuracy = 100 * evaluate(model, batches, self.objective).accuracy.item()
         found = {"published_first_column": float(first), "published_last_column": float(last)}
         return {**found, "after_published_range_accuracy": accuracy}
 
     def _audit(self) -> dict[str, float]:
         run, config = self.run, self.config
-        objective = config.model.errors(*config.model.loss_weights())
         valid = config.split(len(run.data.train), self.job.seed)[1]
         unknown = valid[-num_strangers(len(valid)) :]
         if config.what == "class":
@@ -101,7 +103,7 @@ class Forgotten:
         relearning = None
         if config.relearn_steps:
             with torch.no_grad():
-                loss = objective(self.before, *forgotten).loss.item()
+                loss = self.objective(self.before, *forgotten).loss.item()
             relearning = Relearning(
                 partial(make_optimizer, config=config, window=Window()),
                 loss=1.05 * loss,
@@ -109,7 +111,7 @@ class Forgotten:
             )
         audits = audit(
             self.models,
-            objective,
+            self.objective,
             retained=self._examples(_some(others)),
             forgotten=forgotten,
             test=test,

@@ -16,7 +16,7 @@ from torchpfc.checkpoint import CorruptFileError
 from torchpfc.data.streams import Stream, corrupt
 from torchpfc.nn import PFCBlock, keep_nonnegative
 from torchpfc.optim import Ledger, RMSpropSLW
-from torchpfc.paper.components import percent_right, solving
+from torchpfc.paper.components import solving
 from torchpfc.paper.devices import dtype_of
 from torchpfc.paper.image_run import Sets
 from torchpfc.paper.registry import Job
@@ -117,11 +117,10 @@ class Training:
         block.solver = self.config.model.inference.eval_solver
         return block
 
-    @torch.no_grad()
     def test_accuracy(self) -> float:
         """The accuracy in percent on test images, with the best weights."""
-        x, target, _ = self.sets.test
-        return percent_right(self.at_best().eval(), x, target.argmax(-1), _ROWS_AT_ONCE)
+        batches = Batches(*self.sets.test[:2], batch_size=_ROWS_AT_ONCE)
+        return 100 * evaluate(self.at_best(), batches, self.objective).accuracy.item()
 
     def bits(self) -> dict[str, Tensor]:
         """All that the training has come to: weights, the best of them, the optimizer, and the counters."""

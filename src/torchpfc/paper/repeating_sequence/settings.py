@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from torchpfc.data.sequences import PATTERN, random_pattern
 from torchpfc.nn import NMFRNN, AllSlices, SliceBySlice
+from torchpfc.paper.components import Optimizer
 from torchpfc.paper.recurrent_models import NETWORKS, NORMALIZATIONS, Network, Updates
-from torchpfc.paper.recurrent_run import Optimizer
 from torchpfc.paper.settings import change, check_choice, check_numbers
 from torchpfc.training import random_stream
 
