@@ -15,7 +15,7 @@ from torch import Tensor
 from torchpfc.continual import ContinualPFC, Shifts
 from torchpfc.data.images import ImageData
 from torchpfc.data.streams import SPLIT_PAIRS, class_tasks
-from torchpfc.paper.components import Component, ImageSet, make_small, percent_right
+from torchpfc.paper.components import Component, ImageSet, make_small
 from torchpfc.paper.continual_metrics import measure_tasks
 from torchpfc.paper.devices import dtype_of
 from torchpfc.paper.one_pass_learners import (
@@ -26,6 +26,7 @@ from torchpfc.paper.one_pass_learners import (
     PartsLearner,
     StreamingLDA,
 )
+from torchpfc.paper.probes import share_right
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
@@ -227,4 +228,8 @@ def _run_one(experiment: str, job: Job, context: Context) -> Result:
 
 def _accuracies(learner: Learner, sets: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
     """The accuracy in percent on each of some sets."""
-    return [percent_right(learner.scores, x, label, ROWS_AT_ONCE) for x, label in sets]
+    found = []
+    for x, label in sets:
+        scores = torch.cat([learner.scores(some) for some in torch.split(x, ROWS_AT_ONCE)])
+        found.append(share_right(scores, label))
+    return found

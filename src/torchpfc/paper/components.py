@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -481,16 +481,3 @@ def solving(model: nn.Module, solver: Solver | None) -> Iterator[None]:
     finally:
         for block, own in zip(blocks, before, strict=True):
             block.solver = own
-
-
-def percent_right(answer: Callable[[Tensor], Tensor], x: Tensor, label: Tensor, rows_at_once: int) -> float:
-    """The accuracy in percent of what gives scores of classes.
-
-    Args:
-        answer: Gives them.
-        x: Images.
-        label: Their classes.
-        rows_at_once: How many images to look at together.
-    """
-    answers = torch.cat([answer(some).argmax(-1) for some in torch.split(x, rows_at_once)])
-    return 100 * (answers == label).double().mean().item()

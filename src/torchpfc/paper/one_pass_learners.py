@@ -45,7 +45,7 @@ class Learner(ABC):
 
 
 class _Sums(Learner):
-    """Counts and sums of each class, in double precision."""
+    """Counts and sums of each class, in double precision: the closest mean, as some covariance measures it."""
 
     def __init__(self, size: int, num_classes: int, device: torch.device) -> None:
         self.sums = torch.zeros(num_classes, size, dtype=torch.float64, device=device)
@@ -57,27 +57,32 @@ class _Sums(Learner):
         self.sums += chosen.T @ x.double()
         self.counts += chosen.sum(0)
 
-    @property
-    def means(self) -> Tensor:
-        """Of each class; of one that was never seen, zero."""
-        return self.sums / self.counts.clamp(min=1).unsqueeze(1)
+    @abstractmethod
+    def weight(self, means: Tensor) -> Tensor:
+        """The means, over the covariance.
 
-    def of_seen(self, scores: Tensor) -> Tensor:
-        """Scores that leave out classes which were never seen."""
-        return scores.where(self.counts > 0, -math.inf)
+        Shape:
+            - means: $(k, m)$, zero for a class that was never seen
+            - result: $(m, k)$
+        """
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The logarithm of the density, less what is the same for all classes; none for what was never seen."""
+        means = self.sums / self.counts.clamp(min=1).unsqueeze(1)
+        weight = self.weight(means)
+        return (x.double() @ weight - 0.5 * (means.T * weight).sum(0)).where(self.counts > 0, -math.inf)
+
+    def bytes_kept(self) -> float:
+        """The means, and how many examples they are of."""
+        return 4.0 * (self.sums.numel() + self.counts.numel())
 
 
 class NearestMean(_Sums):
     """The class whose mean is closest."""
 
-    def scores(self, x: Tensor) -> Tensor:
-        """Minus the squared distance, less what is the same for all classes."""
-        means = self.means
-        return self.of_seen(2 * x.double() @ means.T - means.square().sum(1))
-
-    def bytes_kept(self) -> float:
-        """The means, and how many examples they are of."""
-        return 4.0 * (self.sums.numel() + self.counts.numel())
+    def weight(self, means: Tensor) -> Tensor:
+        """The means themselves."""
+        return means.T
 
 
 class StreamingLDA(_Sums):
@@ -93,18 +98,15 @@ class StreamingLDA(_Sums):
         super().learn(x, label)
         self.products += x.double().T @ x.double()
 
-    def scores(self, x: Tensor) -> Tensor:
-        """The logarithm of the density, less what is the same for all classes."""
-        means, total = self.means, self.counts.sum().clamp(min=1)
-        within = (self.products - (means * self.counts.unsqueeze(1)).T @ means) / total
+    def weight(self, means: Tensor) -> Tensor:
+        """The means, over the covariance within classes, which shrinks towards the identity."""
+        within = (self.products - (means * self.counts.unsqueeze(1)).T @ means) / self.counts.sum().clamp(min=1)
         identity = torch.eye(len(within), dtype=within.dtype, device=within.device)
-        within = (1 - self.shrinkage) * within + self.shrinkage * identity
-        weight = torch.linalg.solve(within, means.T)  # (size, classes)
-        return self.of_seen(x.double() @ weight - 0.5 * (means.T * weight).sum(0))
+        return torch.linalg.solve((1 - self.shrinkage) * within + self.shrinkage * identity, means.T)
 
     def bytes_kept(self) -> float:
-        """The means and the covariance."""
-        return 4.0 * (self.sums.numel() + self.counts.numel() + self.products.numel())
+        """Also the covariance."""
+        return super().bytes_kept() + 4.0 * self.products.numel()
 
 
 class FourierRidge(Learner):

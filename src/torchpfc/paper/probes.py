@@ -12,7 +12,7 @@ from torch import Tensor
 from torchpfc.data.images import ImageData, Images
 from torchpfc.nn import PFCBlock
 from torchpfc.paper.column_pictures import as_images, draw_images
-from torchpfc.paper.components import percent_right, solving
+from torchpfc.paper.components import solving
 from torchpfc.solvers import ConvergenceWarning, NonnegativeLeastSquares, solve
 
 ITERATIONS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200)
@@ -30,7 +30,7 @@ def accuracy_by_iterations(block: PFCBlock, images: Images) -> dict[str, list[fl
     found = []
     for steps in ITERATIONS:
         with solving(block, replace(block.solver, max_iter=steps)):
-            found.append(percent_right(block, images.x, images.label, _ROWS_AT_ONCE))
+            found.append(share_right(torch.cat([block(x) for x in _chunks(images.x)]), images.label))
     return {"iterations": [float(steps) for steps in ITERATIONS], "accuracy_at_iterations": found}
 
 
@@ -83,8 +83,8 @@ def missing_pixels(block: PFCBlock, images: Images, generator: torch.Generator) 
         parts = list(zip(_chunks(images.x), _chunks(observed), strict=True))
         masked = torch.cat([block.complete(x, mask_x=seen).y for x, seen in parts])
         filled = torch.cat([block(x * seen) for x, seen in parts])
-        metrics[f"{name}_mask_accuracy"] = 100 * _share_right(masked, images.label)
-        metrics[f"{name}_zero_fill_accuracy"] = 100 * _share_right(filled, images.label)
+        metrics[f"{name}_mask_accuracy"] = share_right(masked, images.label)
+        metrics[f"{name}_zero_fill_accuracy"] = share_right(filled, images.label)
     return metrics
 
 
@@ -121,7 +121,7 @@ def draw_classes(block: PFCBlock, num_classes: int) -> Tensor:
 def draw_and_read(block: PFCBlock, num_classes: int) -> float:
     """Share in percent of classes whose image, drawn by the block run backwards, is read as that class."""
     drawn = draw_classes(block, num_classes)
-    return 100 * _share_right(block(drawn), torch.arange(num_classes, device=drawn.device))
+    return share_right(block(drawn), torch.arange(num_classes, device=drawn.device))
 
 
 def hoyer_sparsity(h: Tensor) -> Tensor:
@@ -170,5 +170,6 @@ def _chunks(x: Tensor) -> tuple[Tensor, ...]:
     return torch.split(x, _ROWS_AT_ONCE)
 
 
-def _share_right(y: Tensor, label: Tensor) -> float:
-    return (y.argmax(-1) == label).double().mean().item()
+def share_right(y: Tensor, label: Tensor) -> float:
+    """The share of scores, in percent, of which the largest is that of the class."""
+    return 100 * (y.argmax(-1) == label).double().mean().item()
