@@ -1,8 +1,9 @@
 """Several processes share the batches of every experiment that can be shared, and find what one process finds."""
 
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torchpfc.paper import experiments
 from torchpfc.paper.devices import open_fabric
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result, job_key, load_results
-from torchpfc.paper.runner import make_groups, run_groups
+from torchpfc.paper.runner import Context, make_groups, run_groups
 from torchpfc.paper.settings import settings
 
 pytest.importorskip("sklearn")  # brings the digits
@@ -75,9 +76,16 @@ class Part:
 
     def __init__(self, fabric: Any, part: int, parts: int) -> None:
         self._fabric, self.global_rank, self.world_size = fabric, part, parts
+        self.is_global_zero = part == 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._fabric, name)
+
+
+def context_of(folder: Path, part: int, parts: int, **options: Any) -> Context:
+    """What one of several processes is told."""
+    alone = context(folder, test=False, **options)
+    return replace(alone, fabric=cast("Any", Part(alone.fabric, part, parts)))
 
 
 def batches_of(name: str, row: str, folder: Path, part: int, parts: int) -> list[Any]:
@@ -89,9 +97,7 @@ def batches_of(name: str, row: str, folder: Path, part: int, parts: int) -> list
         found.extend(batches)
         raise Seen
 
-    run = context(folder, test=False)
-    config, alone = config_of(name, row), run.fabric
-    object.__setattr__(run, "fabric", Part(alone, part, parts))
+    config, run = config_of(name, row), context_of(folder, part, parts)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Seen):
         patch.setattr("torchpfc.paper.learners.fit", look)
         list(experiments()[name].run([Job(config, 0), Job(config, 1)], run))
@@ -108,6 +114,14 @@ def test_each_of_two_processes_learns_from_its_half_of_every_batch(name: str, ro
         for place, part in enumerate(parts):
             assert part.x.shape[1] == part.target.shape[1] == size // 2
             assert torch.equal(part.x, batch.x[:, place::2]) and torch.equal(part.target, batch.target[:, place::2])
+
+
+def test_one_of_two_processes_keeps_the_model(tmp_path: Path) -> None:
+    job = Job(config_of("separation", "SEP.FAC.256"), 0)
+    for part in (1, 0):
+        run = context_of(tmp_path / str(part), part, 2, models=tmp_path / "models")
+        list(experiments()["separation"].run([job], run))
+        assert (tmp_path / "models").exists() == (part == 0)
 
 
 # What they find

@@ -190,11 +190,9 @@ def _rows() -> Iterator[Row]:
     factorized = change(nmf, model="factorized", nonnegative=False, num_basis=512, iterations=20)
     factorized = change(factorized, batch_size=10, lr=1e-4, init_high=5e-2)
     gated = change(vanilla, weight_decay=0.0)
-    at_any: dict[str, tuple[str, CopyConfig]] = {
+    kinds = {
         "NMF": ("without backpropagation", nmf),
         "VAN.BPTT": ("vanilla, BPTT", vanilla),
-    }
-    at_five: dict[str, tuple[str, CopyConfig]] = {
         "SEMI": ("semi-NMF without backpropagation", change(nmf, nonnegative=False, steps=4000)),
         "VAN.NOBPTT": ("vanilla, no BPTT", change(vanilla, bptt=False, steps=4000)),
         "FAC.BPTT": ("factorized, BPTT", factorized),
@@ -203,7 +201,8 @@ def _rows() -> Iterator[Row]:
         "GRU": ("GRU", change(gated, model="gru")),
     }
     for pause in (5, 10, 15, 20, 30):
-        for name, (what, config) in (at_any | at_five if pause == 5 else at_any).items():
+        for name in kinds if pause == 5 else ("NMF", "VAN.BPTT"):
+            what, config = kinds[name]
             seeds = 3 if config.backpropagates else 8
             at_pause = change(config, pause=pause, steps=min(config.steps, 20_000 if pause == 5 else 6000))
             yield Row(f"COPY.{name}.{pause}", at_pause, seeds=seeds, what=what, under=f"pause of {pause}")

@@ -27,15 +27,7 @@ from torchpfc.paper.separation_measures import (
     measure,
     measure_error,
 )
-from torchpfc.paper.separation_songs import (
-    FEATURES,
-    NETWORKS,
-    SeparationConfig,
-    Songs,
-    all_clips,
-    hear,
-    load_songs,
-)
+from torchpfc.paper.separation_songs import FEATURES, NETWORKS, SeparationConfig, Songs, all_clips, hear, load_songs
 from torchpfc.paper.settings import change, settings
 from torchpfc.paper.stack_run import Examined, Found
 from torchpfc.training import EpochStats, random_stream
@@ -90,7 +82,7 @@ class SeparationRun(NetworkRun):
         best = min(history)
         steps = [float((k + 1) * self.config.validate_every) for k in range(len(history))]
         found = Found({"valid_mse": best, "best_step": steps[history.index(best)]}, {"steps": steps})
-        return complete(found, model, self.songs, self.jobs[i], self.context)
+        return complete(found, ByModel(model), self.songs, self.jobs[i], self.context)
 
     def _errors(self, stack: nn.Module) -> Tensor:
         """The mean squared error of each network of a stack."""
@@ -103,19 +95,15 @@ class SeparationRun(NetworkRun):
         return (total / len(self.valid[0])).cpu().double()
 
 
-def complete(found: Found, model: nn.Module, songs: Songs, job: Job, context: Context) -> Found:
-    """Adds what test songs tell about a model, if they may be looked at, and keeps the model if that is asked for."""
-    if context.models is not None:
-        name = f"{NAME}-{job.config.model}-{job.config.num_basis}-{job.seed}"
-        save_separator(context.models / name, model, FEATURES, about=settings(job.config) | {"seed": job.seed})
-    return add_test(found, ByModel(model), songs, job, context)
-
-
-def add_test(found: Found, method: Method, songs: Songs, job: Job, context: Context) -> Found:
-    """Adds what test songs tell about a method, if they may be looked at."""
-    found.data[job.config.dataset] = songs.fingerprint
+def complete(found: Found, method: Method, songs: Songs, job: Job, context: Context) -> Found:
+    """Adds what test songs tell about a method, if they may be looked at, and keeps a model if that is asked for."""
+    config = job.config
+    if context.models is not None and isinstance(method, ByModel) and context.fabric.is_global_zero:
+        name = f"{NAME}-{config.model}-{config.num_basis}-{job.seed}"
+        save_separator(context.models / name, method.model, FEATURES, about=settings(config) | {"seed": job.seed})
+    found.data[config.dataset] = songs.fingerprint
     if context.test:
-        found.metrics |= measure(method, songs, job.config.samples)
+        found.metrics |= measure(method, songs, config.samples)
         if not job.seed:  # one of the runs is enough to look at and to listen to
             song = excerpt(next(songs.test()))
             found.images |= draw(method, song)
@@ -128,15 +116,9 @@ def run_without_steps(jobs: Sequence[Job], context: Context) -> Iterator[Result]
     for job in jobs:
         start = time.perf_counter()
         songs = load_songs(job.config, context.data_dir)
-        found = Found({})
-        if job.config.model == "nmf":
-            model = fit_nmf(job.config, songs, job.seed)
-            found.metrics["valid_mse"] = measure_error(ByModel(model), songs.valid, job.config.samples)
-            found = complete(found, model, songs, job, context)
-        else:
-            method = ByNothing() if job.config.model == "mixture" else ByOracle()
-            found.metrics["valid_mse"] = measure_error(method, songs.valid, job.config.samples)
-            found = add_test(found, method, songs, job, context)
+        method = make_method(job.config, songs, job.seed)
+        found = Found({"valid_mse": measure_error(method, songs.valid, job.config.samples)})
+        found = complete(found, method, songs, job, context)
         yield Result(
             experiment=NAME,
             config=settings(job.config),
@@ -148,6 +130,13 @@ def run_without_steps(jobs: Sequence[Job], context: Context) -> Iterator[Result]
             seconds=time.perf_counter() - start,
             **context.provenance(),
         )
+
+
+def make_method(config: SeparationConfig, songs: Songs, seed: int) -> Method:
+    """What takes no steps."""
+    if config.model == "nmf":
+        return ByModel(fit_nmf(config, songs, seed))
+    return ByNothing() if config.model == "mixture" else ByOracle()
 
 
 def fit_nmf(config: SeparationConfig, songs: Songs, seed: int) -> NMFSeparator:

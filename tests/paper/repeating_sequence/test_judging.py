@@ -9,7 +9,8 @@ from torch import Tensor
 from torchpfc import NMFRNN, FactorizedRNN
 from torchpfc.data.sequences import PATTERN
 from torchpfc.nn import SliceBySlice
-from torchpfc.paper.repeating_sequence.judging import (
+from torchpfc.paper.repeating_sequence.pictures import CELL, SPARE, pictures
+from torchpfc.paper.repeating_sequence.runs import (
     go_on,
     judge_generated,
     judge_machine,
@@ -17,7 +18,6 @@ from torchpfc.paper.repeating_sequence.judging import (
     repeat_pattern,
     slice_errors,
 )
-from torchpfc.paper.repeating_sequence.pictures import CELL, SPARE, pictures
 from torchpfc.training import random_stream
 
 

@@ -16,8 +16,7 @@ from torchpfc.paper.learners import GradientLearner
 from torchpfc.paper.recurrent_models import Updates
 from torchpfc.paper.registry import Job
 from torchpfc.paper.repeating_sequence import CHANGES
-from torchpfc.paper.repeating_sequence.judging import repeat_pattern
-from torchpfc.paper.repeating_sequence.runs import GradientRun, NMFRun, is_pictured, run
+from torchpfc.paper.repeating_sequence.runs import GradientRun, NMFRun, is_pictured, repeat_pattern, run
 from torchpfc.paper.repeating_sequence.settings import ROUNDS, RepeatingSequence, TrainedSequence, fast
 from torchpfc.paper.results import Result
 from torchpfc.paper.settings import change

@@ -95,11 +95,7 @@ register(
             ),
             Table("SEQR", "The same with random patterns", tuple(_random_patterns()), "success"),
             Table(
-                "SEQX",
-                "A repeating sequence, one setting changed at a time",
-                tuple(_changes()),
-                "machine",
-                OF_MACHINE,
+                "SEQX", "A repeating sequence, one setting changed at a time", tuple(_changes()), "machine", OF_MACHINE
             ),
             Table("SEQB", "A repeating sequence, learned by backpropagation", tuple(_trained()), "generated_accuracy"),
         ),

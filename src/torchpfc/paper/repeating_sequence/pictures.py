@@ -34,27 +34,22 @@ def pictures(network: NMFRNN, symbols: Tensor, seed_length: int, generated: Tens
     """
     order = column_order(network)
     shown = min(len(order), len(columns_in_use(network)) + SPARE)
-    W = cut(ordered_weights(network, order.to(network.weight.device)), network.output_size, network.input_size, shown)
     count, size = len(generated), network.input_size
+    rows = ordered_weights(network, order.to(network.weight.device))[:, :shown]
+    # The three matrices; of states, those of the columns that are shown.
+    W = [rows[: network.output_size], rows[network.output_size : -size][:shown], rows[-size:]]
     trained = F.one_hot(symbols[:count], size).to(generated)
     seed = torch.where(torch.arange(count, device=generated.device).unsqueeze(1) < seed_length, trained, 0.0)
     states = network.infer(generated)[:, order.to(generated.device)][:, :shown]
     before = factorization([_next(seed), torch.zeros_like(states), seed], W, torch.zeros_like(states))
     last = F.pad(states, (0, 0, 1, 0))[:-1]
     after = factorization([_next(generated), last, generated], W, states)
-    lines = [strip(trained), strip(seed), strip(generated)]
     return {
         "stacked_weights": draw_framed(stack_blocks([block / _largest(W) for block in W])),
         "factorization_before": draw_framed(before),
         "factorization_after": draw_framed(after),
-        "sequences": draw_framed(stack_blocks(lines)),
+        "sequences": draw_framed(stack_blocks([x.T.clamp(0, 1) for x in (trained, seed, generated)])),
     }
-
-
-def cut(W: Tensor, outputs: int, inputs: int, shown: int) -> list[Tensor]:
-    """The three matrices, each with the first columns, and with the first states, alone."""
-    rows = W[:, :shown]
-    return [rows[:outputs], rows[outputs:-inputs][:shown], rows[-inputs:]]
 
 
 def factorization(V: Sequence[Tensor], W: Sequence[Tensor], H: Tensor) -> Tensor:
@@ -68,19 +63,10 @@ def factorization(V: Sequence[Tensor], W: Sequence[Tensor], H: Tensor) -> Tensor
     return torch.cat([left, gap, middle, gap, right], dim=1)
 
 
-def strip(x: Tensor) -> Tensor:
-    """A sequence of vectors as columns."""
-    return x.T.clamp(0, 1)
-
-
 def stack_blocks(blocks: Sequence[Tensor]) -> Tensor:
     """Matrices below one another, enlarged, with a line between them."""
-    parts: list[Tensor] = []
-    for block in blocks:
-        if parts:
-            parts.append(torch.full((1, parts[0].shape[1]), LINE))
-        parts.append(enlarge(block))
-    return torch.cat(parts)
+    line = torch.full((1, CELL * blocks[0].shape[1]), LINE)
+    return torch.cat([part for block in blocks for part in (line, enlarge(block))][1:])
 
 
 def enlarge(block: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -138,8 +139,7 @@ def _bass(rng: np.random.Generator, grid: _Grid) -> list[Note]:
     pattern, base = _pick(rng, BASS_LINES), int(rng.choice([24, 36]))
     for bar, degree in enumerate(grid.degrees):
         root = base + (grid.pitch(degree) - base) % 12
-        for k, sixteenth in enumerate(pattern):
-            until = pattern[k + 1] if k + 1 < len(pattern) else SIXTEENTHS
+        for k, (sixteenth, until) in enumerate(pairwise([*pattern, SIXTEENTHS])):
             pitch = root + int(rng.choice([0, 0, 0, 0, 7, 12, 5]) if k else 0)
             held = (until - sixteenth) * grid.step * float(rng.uniform(0.6, 1.0))
             notes.append(Note(grid.at(bar, sixteenth), held, pitch, float(rng.uniform(0.8, 1.1))))
@@ -154,8 +154,7 @@ def _chords(rng: np.random.Generator, grid: _Grid) -> list[Note]:
         rhythm = rhythms[(bar // 4) % 2]
         tones = [0, 2, 4, 6] if seventh else [0, 2, 4]
         pitches = sorted(base + (grid.pitch(degree + tone) - base) % 12 for tone in tones)
-        for k, sixteenth in enumerate(rhythm):
-            until = rhythm[k + 1] if k + 1 < len(rhythm) else SIXTEENTHS
+        for sixteenth, until in pairwise([*rhythm, SIXTEENTHS]):
             loudness = float(rng.uniform(0.7, 1.1))
             for i, pitch in enumerate(pitches):
                 start = grid.at(bar, sixteenth) + 0.008 * i
