@@ -65,14 +65,13 @@ class Network:
             return VanillaRNN(*sizes, bptt=self.bptt, generator=generator)
         if self.model != "factorized":
             return GatedRNN(*sizes, kind=self.model, generator=generator)
-        options = {} if init_high is None else {"init_range": _init_range(init_high, self.nonnegative)}
         return FactorizedRNN(
             *sizes,
             nonnegative=self.nonnegative,
             bptt=self.bptt,
             solver=FISTA.paper(self.iterations),
+            init_range=None if init_high is None else _init_range(init_high, self.nonnegative),
             generator=generator,
-            **options,
         )
 
     def errors(self, last: int | None = None) -> SequenceErrors:

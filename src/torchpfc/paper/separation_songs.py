@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -68,8 +68,8 @@ class SeparationConfig:
     @property
     def network(self) -> Network:
         """The network, where it is one: weights have any sign, and predictions alone count."""
-        of_prediction = {"nonnegative": False, "reconstruction_weight": 0.0}
-        return Network(model=self.model, num_basis=self.num_basis, iterations=self.iterations, **of_prediction)
+        free = Network(nonnegative=False, reconstruction_weight=0.0)
+        return replace(free, model=self.model, num_basis=self.num_basis, iterations=self.iterations)
 
     @property
     def samples(self) -> int:

@@ -75,8 +75,8 @@ class SequenceConfig:
 class RepeatingSequence(SequenceConfig):
     """Learning without backpropagation; the defaults are those of the published code."""
 
-    sequence: Repetition = field(default=Repetition())
     num_basis: int = 100
+    sequence: Repetition = field(default=Repetition())
     starts: int = 1
     """How often to begin anew, from other weights; the network of the lowest training loss counts."""
     carried: bool = False
@@ -84,12 +84,12 @@ class RepeatingSequence(SequenceConfig):
     inference: str = "slice-by-slice"
     """How states are found: "slice-by-slice", or in "all-slices" at once."""
     iterations: int = 100
-    updates: Updates = field(default=Updates())
     threshold: float = 5e-4
     """What each entry of a state loses in every step."""
     settling: float = 0.0
     """Share of the passes, at the end, without threshold and normalization, and with iterations of their own."""
     final_iterations: int = 100
+    updates: Updates = field(default=Updates())
 
     def __post_init__(self) -> None:
         """Checks the settings."""
