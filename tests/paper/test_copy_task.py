@@ -10,9 +10,9 @@ from torchpfc.nmf import ColumnCap
 from torchpfc.nn import SliceBySlice, rnn_reconstruction_loss, stack_models
 from torchpfc.nn.recording import record_couplings
 from torchpfc.paper import experiments
+from torchpfc.paper.components import Optimizer
 from torchpfc.paper.copy_task import CopyConfig, CopyRun, build_nmf, draw_batch, run
 from torchpfc.paper.recurrent_models import NORMALIZATIONS, Network, SequenceErrors
-from torchpfc.paper.recurrent_run import Optimizer
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.paper.settings import change

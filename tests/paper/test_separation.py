@@ -22,7 +22,7 @@ from torchpfc.audio.files import Audio, read_audio
 from torchpfc.data.formats import DataError
 from torchpfc.nn import FactorizedRNN, VanillaRNN
 from torchpfc.paper import experiments
-from torchpfc.paper.recurrent_run import Optimizer
+from torchpfc.paper.components import Optimizer
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.paper.separation import SeparationRun, fit_nmf, run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -32,12 +32,12 @@ FEW_BATCHES = 4
 class CopyConfig:
     """How a network learns to copy; the defaults are those of the published code without backpropagation."""
 
-    task: CopyTask = field(default=CopyTask())
-    network: Network = field(default=Network(model="nmf", num_basis=1024, iterations=50))
+    task: CopyTask = CopyTask()
+    network: Network = Network(model="nmf", num_basis=1024, iterations=50)
     """Without backpropagation (nmf), or with it (factorized, vanilla, lstm or gru)."""
-    updates: Updates = field(default=Updates())
+    updates: Updates = Updates()
     """Without backpropagation; its range of weights counts with it too, and is that of first states without."""
-    optimizer: Optimizer = field(default=Optimizer(lr=5e-5, weight_decay=0.0))
+    optimizer: Optimizer = Optimizer(lr=5e-5, weight_decay=0.0)
     """With backpropagation."""
     batch_size: int = 256
     steps: int = 20_000

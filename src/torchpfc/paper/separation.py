@@ -29,7 +29,7 @@ from torchpfc.paper.separation_measures import (
 )
 from torchpfc.paper.separation_songs import FEATURES, NETWORKS, SeparationConfig, Songs, all_clips, hear, load_songs
 from torchpfc.paper.settings import change, settings
-from torchpfc.paper.stack_run import Examined, Found
+from torchpfc.paper.stack_run import Examined, Found, make_result
 from torchpfc.training import EpochStats, random_stream
 
 NAME = "separation"
@@ -119,17 +119,7 @@ def run_without_steps(jobs: Sequence[Job], context: Context) -> Iterator[Result]
         method = make_method(job.config, songs, job.seed)
         found = Found({"valid_mse": measure_error(method, songs.valid, job.config.samples)})
         found = complete(found, method, songs, job, context)
-        yield Result(
-            experiment=NAME,
-            config=settings(job.config),
-            seed=job.seed,
-            metrics=found.metrics,
-            images=found.images,
-            sounds=found.sounds,
-            data=found.data,
-            seconds=time.perf_counter() - start,
-            **context.provenance(),
-        )
+        yield make_result(NAME, job, found, context, time.perf_counter() - start)
 
 
 def make_method(config: SeparationConfig, songs: Songs, seed: int) -> Method:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -39,7 +39,7 @@ class SeparationConfig:
     """Size of the state; for NMF, columns of vocals and of the rest together."""
     iterations: int = 10
     """Steps of the solver in each slice, for the factorized network."""
-    optimizer: Optimizer = field(default=Optimizer(lr=5e-4, weight_decay=5e-5))
+    optimizer: Optimizer = Optimizer(lr=5e-4, weight_decay=5e-5)
     batch_size: int = 100
     clip_seconds: float = 5.0
     gain_per_batch: bool = False

@@ -33,7 +33,7 @@ SIZES = (512, 2048)
 class Reader(ImageModel):
     """A network that reads images column by column, and learns by backpropagation."""
 
-    network: Network = field(default=Network(num_basis=512))
+    network: Network = Network(num_basis=512)
 
     def __post_init__(self) -> None:
         """Checks the settings."""
@@ -84,7 +84,7 @@ class NMFReader(ImageModel):
     nonnegative: bool = True
     iterations: int = 25
     """Steps on the state of each slice."""
-    updates: Updates = field(default=Updates(init_high=1e-2))
+    updates: Updates = Updates(init_high=1e-2)
     """The range of the weights is that of first states too."""
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 from torchpfc.data.sequences import PATTERN, random_pattern
@@ -76,7 +76,7 @@ class RepeatingSequence(SequenceConfig):
     """Learning without backpropagation; the defaults are those of the published code."""
 
     num_basis: int = 100
-    sequence: Repetition = field(default=Repetition())
+    sequence: Repetition = Repetition()
     starts: int = 1
     """How often to begin anew, from other weights; the network of the lowest training loss counts."""
     carried: bool = False
@@ -89,7 +89,7 @@ class RepeatingSequence(SequenceConfig):
     settling: float = 0.0
     """Share of the passes, at the end, without threshold and normalization, and with iterations of their own."""
     final_iterations: int = 100
-    updates: Updates = field(default=Updates())
+    updates: Updates = Updates()
 
     def __post_init__(self) -> None:
         """Checks the settings."""
@@ -128,9 +128,9 @@ class RepeatingSequence(SequenceConfig):
 class TrainedSequence(SequenceConfig):
     """Learning by backpropagation through the whole sequence."""
 
-    sequence: Repetition = field(default=Repetition(passes=2000))
-    network: Network = field(default=Network())
-    optimizer: Optimizer = field(default=Optimizer(lr=1e-3, weight_decay=0.0))
+    sequence: Repetition = Repetition(passes=2000)
+    network: Network = Network()
+    optimizer: Optimizer = Optimizer(lr=1e-3, weight_decay=0.0)
 
     def __post_init__(self) -> None:
         """Checks the settings."""
