@@ -102,7 +102,8 @@ class StreamingLDA(_Sums):
         """The means, over the covariance within classes, which shrinks towards the identity."""
         within = (self.products - (means * self.counts.unsqueeze(1)).T @ means) / self.counts.sum().clamp(min=1)
         identity = torch.eye(len(within), dtype=within.dtype, device=within.device)
-        return torch.linalg.solve((1 - self.shrinkage) * within + self.shrinkage * identity, means.T)
+        weight: Tensor = torch.linalg.solve((1 - self.shrinkage) * within + self.shrinkage * identity, means.T)
+        return weight
 
     def bytes_kept(self) -> float:
         """Also the covariance."""

@@ -20,7 +20,7 @@ from torchpfc.paper.recurrent_run import NetworkRun, Rounds
 from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
-from torchpfc.paper.settings import change, check_choice, check_numbers
+from torchpfc.paper.settings import change, check_choice, check_numbers, settings
 from torchpfc.paper.stack_run import Examined, Found
 from torchpfc.training import Batches, EarlyStopping, EpochStats, Objective, random_stream
 
@@ -33,24 +33,29 @@ SIZES = (512, 2048)
 class Reader(ImageModel):
     """A network that reads images column by column, and learns by backpropagation."""
 
-    network: Network = Network(num_basis=512)
+    # As in `Network`, in the order in which reports name them.
+    nonnegative: bool = True
+    model: str = "factorized"
+    num_basis: int = 512
+    bptt: bool = True
+    iterations: int = 10
+    reconstruction_weight: float = 1.0
 
     def __post_init__(self) -> None:
         """Checks the settings."""
         check_choice(self.network, "model", NETWORKS)
-        model = self.network.model
-        if model != "factorized" and (self.nonnegative or self.network.reconstruction_weight):
-            raise ValueError(f"nonnegative and reconstruction_weight must be off for {model!r}, which has neither")
+        if self.model != "factorized" and (self.nonnegative or self.reconstruction_weight):
+            raise ValueError(f"nonnegative and reconstruction_weight must be off for {self.model!r}, which has neither")
 
     @property
-    def nonnegative(self) -> bool:
-        """As the network."""
-        return self.network.nonnegative
+    def network(self) -> Network:
+        """The settings of the network itself."""
+        return Network(**settings(self))
 
     @property
     def units(self) -> int:
         """Size of the state."""
-        return self.network.num_basis
+        return self.num_basis
 
     def build(self, data: ImageData, generator: torch.Generator) -> nn.Module:
         """An untrained network."""
@@ -59,7 +64,7 @@ class Reader(ImageModel):
 
     def loss_weights(self) -> tuple[float, float]:
         """What the errors of the prediction, and those of last states and of inputs count."""
-        return 1.0, self.network.reconstruction_weight
+        return 1.0, self.reconstruction_weight
 
     def errors(self, prediction: float | Tensor, reconstruction: float | Tensor) -> Objective:
         """The paper's loss of a network."""
@@ -67,11 +72,11 @@ class Reader(ImageModel):
 
     def cost(self) -> float:
         """Arithmetic of an image, roughly."""
-        return self.units * (1 + self.network.iterations / 3 if self.network.model == "factorized" else 1.0)
+        return self.units * (1 + self.iterations / 3 if self.model == "factorized" else 1.0)
 
     def smaller(self) -> Self:
         """A small state."""
-        return replace(self, network=replace(self.network, num_basis=12, iterations=2))
+        return replace(self, num_basis=12, iterations=2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,9 +265,9 @@ def fast(config: SequentialMNIST | NMFSequentialMNIST) -> SequentialMNIST | NMFS
     """Begins with longer steps, which become shorter, so that fewer epochs are enough."""
     if isinstance(config, NMFSequentialMNIST):
         return config
-    network = config.model.network
-    kind = network.model if network.model != "factorized" else "N" if network.nonnegative else "S"
-    faster = _FAST[kind, network.bptt][network.num_basis > SIZES[0]]
+    reader = config.model
+    kind = reader.model if reader.model != "factorized" else "N" if reader.nonnegative else "S"
+    faster = _FAST[kind, reader.bptt][reader.num_basis > SIZES[0]]
     if faster is None:
         return config
     lr, lr_decay, epochs = faster
