@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _CHECKPOINT_SHARE = 20
 
 # What checkpoints of this trainer say of themselves; those of 0.1.0 say nothing.
-_FORMAT = 2
+_FORMAT = 3
 
 # Attributes of a run that checkpoints hold as they are.
 _KEPT = ("phase", "epoch", "members", "history", "seconds", "steps", "step_seconds")
