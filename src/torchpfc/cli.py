@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 # What a subcommand may fail to import, and the extra that brings it.
 EXTRA_OF = {
-    **dict.fromkeys(("rich", "sklearn", "pooch", "safetensors", "lightning", "lightning_fabric"), "experiments"),
+    **dict.fromkeys(("rich", "sklearn", "pooch", "markdown", "safetensors"), "experiments"),
+    **dict.fromkeys(("lightning", "lightning_fabric"), "experiments"),
     **dict.fromkeys(("soundfile", "museval"), "audio"),
     **dict.fromkeys(("fastapi", "uvicorn", "pydantic", "starlette"), "explorer"),
 }

@@ -7,6 +7,8 @@ import zlib
 from dataclasses import dataclass, replace
 
 from torchpfc.paper.registry import Experiment, Row, Table
+from torchpfc.paper.report.compare import Comparison
+from torchpfc.paper.report.figures import draw_figures
 from torchpfc.paper.results import Result
 from torchpfc.paper.settings import settings
 
@@ -49,6 +51,15 @@ def experiment(*tables, name="made", presets=PRESETS):
 
 def by_name(*experiments):
     return {each.name: each for each in experiments}
+
+
+def compare(*results, of=None):
+    return Comparison(by_name(*(of or [EXPERIMENT])), results)
+
+
+def drawn(*results, of=None):
+    """The figures of an experiment, by name."""
+    return {figure.name: figure.svg for figure in draw_figures(compare(*results, of=of and [of]).sheets)}
 
 
 ROWS = (

@@ -131,17 +131,6 @@ def test_runs_that_no_row_asks_for_are_kept_in_groups_of_equal_settings():
     assert groups[2].config["num_basis"] == 7
 
 
-def test_verdicts_are_counted_over_all_tables():
-    runs = [result(value=96.9), result(ROWS[1].config, 90.0), result(ROWS[3].config, 50.0)]
-    comparison = Comparison(by_name(EXPERIMENT), runs)
-    assert {verdict: comparison.count(verdict) for verdict in Verdict} == {
-        Verdict.MET: 1,
-        Verdict.MISSED: 1,
-        Verdict.NOT_RUN: 1,
-        Verdict.RUN: 1,
-    }
-
-
 def agreement(paper, fast):
     return Agreement(line(None, 0.0), sample(*paper), sample(*fast, preset="fast"))
 

@@ -3,14 +3,13 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tests.paper.report.charts.drawing import find, words
-from tests.paper.report.made import PRESETS, Made, by_name, experiment, never, png, result
+from tests.paper.report.made import PRESETS, Made, compare, drawn, experiment, never, png, result
 from torchpfc.checkpoint import CorruptFileError
 from torchpfc.paper.registry import Cited, Experiment, Row, Table
 from torchpfc.paper.report.compare import Comparison, Verdict, fill
 from torchpfc.paper.report.continual import MOST_PICTURES
-from torchpfc.paper.report.figures import draw_figures, list_figures
+from torchpfc.paper.report.figures import draw_figures
 from torchpfc.paper.report.markdown import write_document
-from torchpfc.paper.report.page import write_page
 
 MATRIX = [10.0, 20.0, 90.0, 30.0, 70.0, 80.0]
 TABLE = Table("T", "Tasks", (Row("T.A", Made()), Row("T.B", Made(num_basis=5))))
@@ -20,10 +19,6 @@ TABLE = Table("T", "Tasks", (Row("T.A", Made()), Row("T.B", Made(num_basis=5))))
 class Windowed(Made):
     width: int = 1
     sweep_speed: float = 0.5
-
-
-def drawn(*results, of):
-    return {figure.name: svg for figure, svg in draw_figures(by_name(of), results)}
 
 
 def test_matrices_are_means_over_runs():
@@ -103,17 +98,15 @@ def test_rows_may_compare_different_metrics_of_one_run():
 
 def test_cited_numbers_stand_below_the_rows_and_say_so():
     run = result(metrics={"before_accuracy": 79.0, "after_accuracy": 91.0})
-    comparison = Comparison(by_name(experiment(METRICS)), [run])
-    lines = [line for line in write_document(None, comparison, [], {}).splitlines() if line.startswith("| `M.")]
+    document = write_document(None, compare(run, of=[experiment(METRICS)]), [], {}, lambda _: "file")
+    lines = [line for line in document.splitlines() if line.startswith("| `M.")]
     assert [line.split(" | ")[0] for line in lines] == ["| `M.BEFORE`", "| `M.AFTER`", "| `M.OTHER`"]
     assert lines[2] == "| `M.OTHER` | other <work> | 19 to 20 |  |  | cited |"
     assert "before accuracy in %" in lines[0] and len({line.count(" | ") for line in lines}) == 1
-    page = write_page(comparison, [], {}, lambda _: "file")
-    assert "other &lt;work&gt;" in page and "19 to 20" in page
 
 
 def test_every_figure_of_the_registered_experiments_has_a_name_of_its_own():
     from torchpfc.paper import experiments
 
-    names = [figure.name for figure in list_figures(experiments())]
+    names = [figure.name for figure in draw_figures(Comparison(experiments(), []).sheets)]
     assert len(set(names)) == len(names) and {"T3-matrix", "SWEEP-sweep", "T5-weights-before-and-after"} <= set(names)

@@ -4,16 +4,12 @@ import pytest
 
 from tests.paper.report.charts.drawing import find, words
 from tests.paper.report.charts.test_lines import lines_of
-from tests.paper.report.made import EXPERIMENT, ROWS, TABLE, Made, by_name, experiment, faster, png, result
+from tests.paper.report.made import ROWS, TABLE, Made, compare, drawn, experiment, faster, png, result
 from torchpfc.checkpoint import CorruptFileError
 from torchpfc.paper.registry import Row, Table
-from torchpfc.paper.report.figures import draw_figures, list_figures
+from torchpfc.paper.report.figures import draw_figures
 
 CURVES = {"valid_accuracy": [50.0, 90.0, 95.0], "valid_loss": [0.5, 0.2, 0.1], "train_loss": [0.4, 0.1, 0.05]}
-
-
-def drawn(*results, of=EXPERIMENT):
-    return {figure.name: svg for figure, svg in draw_figures(by_name(of), results)}
 
 
 def test_nothing_is_drawn_before_anything_was_run():
@@ -22,7 +18,7 @@ def test_nothing_is_drawn_before_anything_was_run():
 
 
 def test_every_figure_has_a_caption_a_title_and_a_name_of_its_own():
-    figures = list_figures(by_name(EXPERIMENT))
+    figures = draw_figures(compare().sheets)
     assert len({figure.name for figure in figures}) == len({figure.title for figure in figures}) == len(figures)
     assert all(figure.caption.endswith(".") and figure.title.startswith("A made table: ") for figure in figures)
 
@@ -185,10 +181,11 @@ def test_an_image_is_that_of_the_first_run_which_has_one():
     assert words(drawn(*runs, of=experiment(LAMBDAS))["L-weights"]) == ["λ = 0.1, 91.50 %"]
 
 
-def test_an_image_that_cannot_be_drawn_names_its_file():
-    broken = result(LAMBDAS.rows[0].config, images={"weights": "no image"})
+@pytest.mark.parametrize("name", ["weights", "spectrograms", "stacked_weights"])
+def test_an_image_that_cannot_be_drawn_names_its_file(name):
+    broken = result(LAMBDAS.rows[0].config, images={name: "no image"})
     with pytest.raises(CorruptFileError, match=rf"made/{broken.key}\.json must hold images that can be drawn"):
-        drawn(broken, of=experiment(LAMBDAS))
+        drawn(broken, of=experiment(replace(LAMBDAS, over="prediction_weight")))
 
 
 def test_curves_stand_with_the_first_table_that_asks_for_a_run():
@@ -198,7 +195,7 @@ def test_curves_stand_with_the_first_table_that_asks_for_a_run():
     figures = drawn(*runs, of=experiment(TABLE, second, third))
     assert len(lines_of(figures["T-epochs"])) == 1
     assert len(lines_of(figures["U-epochs"])) == 1
-    assert "V-epochs" not in figures
+    assert figures["V-epochs"] is None
     assert "V-numbers" in figures
 
 

@@ -11,21 +11,16 @@ import pytest
 from tests.paper.report.made import EXPERIMENT, Made, by_name, faster, result
 from torchpfc.paper.report import make_report
 from torchpfc.paper.report.compare import Sample
-from torchpfc.paper.report.further import CAPTION
+from torchpfc.paper.report.markdown import CAPTION
 from torchpfc.paper.report.words import deviation, name_metric, number
 from torchpfc.paper.results import Result
 
 DOCS = Path(__file__).parents[3] / "docs"
 KINDS = ("paper.md", "report.html")
 
-MEANS = {
-    "paper.md": re.compile(
-        r"(\S+?(?:\u00a0%)?)(?:\u00a0±\u00a0(\S+?))?<br><small>n = (\d+)(?: of \d+)?, seeds? (.*?)</small>"
-    ),
-    "report.html": re.compile(
-        r"<strong>(.*?)</strong>(?:<span> ± (.*?)</span>)?<small>n = (\d+)(?: of \d+)?, seeds? (.*?)</small>"
-    ),
-}
+MEAN = re.compile(
+    r"([^\s<>]+?(?:\u00a0%)?)(?:\u00a0±\u00a0(\S+?))?<br><small>n = (\d+)(?: of \d+)?, seeds? (.*?)</small>"
+)
 LINKS = {
     "paper.md": re.compile(r'\[(?P<seed>\d+)\]\((?P<path>\S+?)(?: "(?P<value>.*?)")?\)'),
     "report.html": re.compile(r'<a href="(?P<path>[^#"]+)"(?: title="(?P<value>.*?)")?>(?P<seed>\d+)</a>'),
@@ -62,8 +57,8 @@ def metrics_that_give(mean, spread, found):
 def check_means(folder, kind):
     """Every mean has a link for each of its runs, and is what their files say; how many there are."""
     lines = (folder / kind).read_text("utf-8").splitlines()
-    text = "\n".join(line for line in lines if line.startswith("|") or kind != "paper.md")  # no prose
-    means = MEANS[kind].findall(text)
+    text = "\n".join(line for line in lines if line.startswith(("|", "<td")))  # cells alone, no prose
+    means = MEAN.findall(text)
     assert len(means) == len(re.findall(r"\bn = \d", text))  # none without its links
     for mean, spread, n, links in means:
         found = follow(links, folder, kind)

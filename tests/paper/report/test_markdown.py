@@ -2,16 +2,19 @@ import re
 
 import pytest
 
-from tests.paper.report.made import EXPERIMENT, ROWS, TABLE, Made, by_name, experiment, faster, result
+from tests.paper.report.made import EXPERIMENT, ROWS, TABLE, Made, compare, experiment, faster, result
 from torchpfc.paper.registry import Row, Table
-from torchpfc.paper.report.compare import Comparison
 from torchpfc.paper.report.figures import draw_figures
-from torchpfc.paper.report.markdown import fill_places, write_document
+from torchpfc.paper.report.markdown import CAPTION, fill_places, write_document
 
 
-def document(*results, before=None, of=(EXPERIMENT,), known_data=None, **options):
-    comparison = Comparison(by_name(*of), results)
-    return write_document(before, comparison, draw_figures(by_name(*of), results), known_data or {}, **options)
+def link(run):
+    return f"r/{run.key}.json"
+
+
+def document(*results, before=None, of=(EXPERIMENT,), known_data=None):
+    comparison = compare(*results, of=of)
+    return write_document(before, comparison, draw_figures(comparison.sheets), known_data or {}, link)
 
 
 def part(text, name):
@@ -46,9 +49,9 @@ def test_a_table_has_every_row_with_the_paper_s_number_ours_and_the_verdict():
 
 def test_a_seed_leads_to_its_file_and_shows_its_number():
     seeds = f'seeds [0](r/{RUNS[3].key}.json "97.00"), [1](r/{RUNS[4].key}.json "97.10")'
-    text = part(document(*RUNS, link=lambda run: f"r/{run.key}.json"), "table T")
+    text = part(document(*RUNS), "table T")
     assert f"| 97.05\u00a0±\u00a00.07<br><small>n = 2 of 3, {seeds}</small> |" in text
-    assert f'[0](results/made/{RUNS[5].key}.json "90.00")' in part(document(*RUNS), "table T")
+    assert f'[0](r/{RUNS[5].key}.json "90.00")' in text
 
 
 def test_without_results_every_row_says_not_run():
@@ -179,11 +182,79 @@ def test_comments_that_do_not_fit_are_named(text, message):
         fill_places(text, {"summary": "s"})
 
 
+def test_a_preset_that_does_not_decide_is_heard_only_when_it_differs():
+    for value, verdict in ((96.8, "met, +0.07"), (90.0, "met, +0.07; fast preset: missed")):
+        text = document(result(value=96.9), result(faster(Made()), value))
+        assert rows(part(text, "table T"))[0][-1] == verdict
+
+
+def further(*runs, of=EXPERIMENT):
+    """The heads and the rows of the table of further measurements."""
+    text = part(document(*runs, before="<!-- further T --><!-- end -->", of=[of]), "further T")
+    assert text.startswith(CAPTION) or not text
+    return [cell.strip() for cell in text.splitlines()[2].split("|")[1:-1]] if text else [], rows(text)
+
+
 def test_what_else_was_measured_stands_below_tables_without_numbers_of_the_paper():
     bare = Table("T", "bare", (Row("A", Made()), Row("B", Made(num_basis=2))))
     run = result(metrics={"test_accuracy": 90.0, "epochs": 7.0})
     assert rows(part(document(run, of=[experiment(bare)]), "further T")) == [["epochs", "7"], ["runs", "seed 0"]]
     assert part(document(of=[experiment(bare)]), "further T") == ""
     assert "further" not in document(run)
-    asked = document(run, before="<!-- further T --><!-- end -->")
-    assert rows(part(asked, "further T")) == [["epochs", "7"], ["runs", "seed 0"]]
+
+
+def test_few_rows_stand_side_by_side():
+    runs = [
+        result(seed=0, metrics={"test_accuracy": 97.0, "auroc": 0.5, "epochs": 10.0}),
+        result(seed=1, metrics={"test_accuracy": 97.0, "auroc": 0.75, "epochs": 20.0}),
+        result(ROWS[3].config, metrics={"test_accuracy": 50.0, "epochs": 7.0}),
+        result(faster(Made()), metrics={"test_accuracy": 97.0, "auroc": 0.0, "other": 1.0}),
+    ]
+    assert further(*runs) == (
+        ["", "MNIST, 300 parts, paper preset", "MNIST, 300 parts, fast preset", "CIFAR-10, 2000 parts, paper preset"],
+        [
+            ["AUROC", "0.6250", "0", ""],
+            ["epochs", "15", "", "7"],
+            ["other", "", "1", ""],
+            ["runs", "seeds 0, 1", "seed 0", "seed 0"],
+        ],
+    )
+
+
+def test_beside_a_time_stands_how_many_models_trained_in_it():
+    timed = {"test_accuracy": 97.0, "milliseconds_per_step": 2.5}
+    _, measured = further(result(metrics=timed, hardware={"stack": 12}))
+    assert measured[:2] == [["milliseconds per step", "2.500"], ["models at once", "12"]]
+    assert len(further(result(metrics=timed))[1]) == 2  # with the runs
+
+
+def test_memory_as_older_files_have_it_is_left_out():
+    assert further(result(metrics={"test_accuracy": 97.0, "peak_memory_mb": 900.0})) == ([], [])
+
+
+def test_rows_with_the_same_runs_stand_together():
+    metrics = {"before_accuracy": 80.0, "after_accuracy": 92.0, "epochs": 8.0}
+    table = Table(
+        "T", "one run", (Row("T.A", Made(), metric="before_accuracy"), Row("T.B", Made(), metric="after_accuracy"))
+    )
+    heads, measured = further(result(metrics=metrics), of=experiment(table))
+    assert heads == ["", "T.A, T.B"] and ["epochs", "8"] in measured and measured[-1] == ["runs", "seed 0"]
+
+
+def test_many_rows_stand_one_below_the_other():
+    table = Table("T", "many", tuple(Row(f"row {i}", Made(num_basis=i)) for i in range(1, 8)))
+    runs = [result(row.config, metrics={"test_accuracy": 97.0, "epochs": 3.0}) for row in table.rows]
+    heads, measured = further(*runs, of=experiment(table))
+    assert heads == ["row", "epochs", "runs"]
+    assert measured == [[f"row {i}", "3", "seed 0"] for i in range(1, 8)]
+    assert [row[0] for row in further(*runs[:6], of=experiment(table))[1]] == ["epochs", "runs"]
+
+
+def test_a_row_that_differs_in_nothing_goes_by_its_id():
+    table = Table("T", "one", ROWS[:1])
+    heads, _ = further(result(metrics={"test_accuracy": 97.0, "epochs": 3.0}), of=experiment(table))
+    assert heads == ["", "A"]
+
+
+def test_without_other_metrics_there_is_nothing_to_show():
+    assert further(result()) == further() == ([], [])

@@ -4,8 +4,8 @@ import pytest
 
 from tests.paper.report.charts.drawing import find, words
 from tests.paper.report.charts.test_lines import lines_of
-from tests.paper.report.made import ROWS, TABLE, Made, by_name, experiment, faster, png, result
-from torchpfc.paper.report.figures import draw_figures
+from tests.paper.report.made import ROWS, TABLE, Made, experiment, faster, png, result
+from tests.paper.report.made import drawn as drawn_of
 
 SWEEP = replace(TABLE, over="num_basis", metric="success", rows=tuple(replace(row, paper=None) for row in ROWS))
 MACHINE = {
@@ -23,7 +23,7 @@ def made(num_basis=300, seed=0, success=1.0, dataset="mnist", **others):
 
 
 def drawn(*results, table=SWEEP):
-    return {figure.name: svg for figure, svg in draw_figures(by_name(experiment(table)), results)}
+    return drawn_of(*results, of=experiment(table))
 
 
 def test_a_metric_is_drawn_over_a_setting_for_each_kind_of_row():
@@ -55,7 +55,7 @@ def test_a_run_that_is_the_same_under_two_presets_is_on_both_lines():
 
     runs = [made(), result(faster(Made()), metrics={"success": 0.5}), made(2000)]
     made_so = experiment(SWEEP, presets={"paper": lambda config: config, "fast": faster_if_small})
-    svg = {figure.name: svg for figure, svg in draw_figures(by_name(made_so), runs)}["T-over"]
+    svg = drawn_of(*runs, of=made_so)["T-over"]
     paper, fast = lines_of(svg)
     assert paper[1] == fast[1] and paper[0] != fast[0]
 

@@ -1,9 +1,11 @@
 from dataclasses import replace
 
-from tests.paper.report.made import EXPERIMENT, ROWS, TABLE, Made, by_name, experiment, faster, result
+from tests.paper.report.made import EXPERIMENT, ROWS, TABLE, Made, by_name, experiment, result
 from torchpfc.paper.registry import Ratio, Row, Table
 from torchpfc.paper.report.compare import Comparison, fill
-from torchpfc.paper.report.sentences import describe_ratios, describe_sources, dissent, tally, tell_verdict
+from torchpfc.paper.report.sentences import describe_ratios, describe_sources, list_machines, remarks, tally, time_spent
+
+CPU = {"gpu": None, "cpu": "a CPU"}
 
 
 def test_a_tally_says_only_what_there_is_to_say():
@@ -11,18 +13,6 @@ def test_a_tally_says_only_what_there_is_to_say():
     assert (
         tally(Comparison(by_name(compared), [])) == "Of 3 rows with a number in the paper, 0 met, 0 missed, 3 not run."
     )
-
-
-def test_a_verdict_comes_with_the_difference_to_the_paper_s_number():
-    lines = fill(EXPERIMENT, TABLE, [result(value=96.7), result(ROWS[3].config, 50.0)]).lines
-    assert [tell_verdict(line, "test_accuracy") for line in lines] == ["met, −0.13", "not run", "not run", ""]
-
-
-def test_a_preset_that_does_not_decide_is_heard_only_when_it_differs():
-    runs = [result(value=96.9), result(faster(Made()), 96.8)]
-    assert dissent(fill(EXPERIMENT, TABLE, runs).lines[0]) == []
-    runs[1] = result(faster(Made()), 90.0)
-    assert dissent(fill(EXPERIMENT, TABLE, runs).lines[0]) == ["fast preset: missed"]
 
 
 def test_a_table_that_was_not_run_has_no_sources():
@@ -61,3 +51,45 @@ def test_two_rows_are_divided_seed_by_seed():
         ),
         {},
     )
+
+
+def test_time_is_added_up_by_what_was_computed_on():
+    runs = [
+        result(seconds=30.0, hardware=CPU),
+        result(seconds=60.0),
+        result(seconds=90.0),
+        result(seconds=6000.0, hardware={"gpu": "B GPU"}),
+    ]
+    assert time_spent(runs) == "100 GPU minutes (B GPU), 2.5 GPU minutes (A GPU), 0.5 CPU minutes (a CPU)"
+    assert time_spent([]) == ""
+
+
+def test_machines_are_told_apart_by_name_version_and_precision():
+    runs = [
+        result(hardware=CPU),
+        result(),
+        result(versions={"torch": "2.13"}),
+        result(hardware={"gpu": "A GPU", "precision": "tf32"}),
+        result(seconds=12.0),
+    ]
+    assert list_machines(runs) == [
+        ["A GPU", "2.13", "", "1", "1.0"],
+        ["A GPU", "2.11", "tf32", "1", "1.0"],
+        ["A GPU", "2.11", "", "2", "1.2"],
+        ["a CPU", "2.11", "", "1", "1.0"],
+    ]
+
+
+def test_a_result_that_says_nothing_about_itself_is_counted():
+    assert list_machines([result(versions={}, hardware={})]) == [["unknown", "unknown", "", "1", "1.0"]]
+
+
+def test_versions_are_named_once():
+    runs = [result(), result(seed=1), result(seed=2, versions={"torch": "2.10"})]
+    assert "3 runs, torch 2.10, 2.11, 3.0 GPU" in describe_sources(fill(EXPERIMENT, TABLE, runs), {})
+
+
+def test_data_that_is_known_gets_its_remark_once():
+    runs = [result(data={"cifar10": "abc", "mnist": "def"}), result(data={"cifar10": "abc"}), result()]
+    assert remarks(runs, {"abc": "JPEG pixels."}) == ["CIFAR-10: JPEG pixels."]
+    assert remarks(runs, {"abc": ""}) == remarks(runs, {}) == []

@@ -8,15 +8,15 @@ from pathlib import Path
 from urllib.parse import quote
 
 from torchpfc.checkpoint import write_atomically
-from torchpfc.paper.registry import Experiment
+from torchpfc.paper import registry
 from torchpfc.paper.report.charts import standalone
 from torchpfc.paper.report.compare import Comparison
-from torchpfc.paper.report.figures import Drawn, draw_figures
-from torchpfc.paper.report.markdown import FIGURES, write_document
+from torchpfc.paper.report.figures import draw_figures
+from torchpfc.paper.report.markdown import FIGURES, PAGE, write_document
 from torchpfc.paper.report.page import write_page
 from torchpfc.paper.results import Result, load_results, result_path
 
-DOCUMENT, PAGE = "paper.md", "report.html"
+DOCUMENT = "paper.md"
 
 
 def make_report(
@@ -24,7 +24,7 @@ def make_report(
     out: Path,
     *,
     check: bool = False,
-    experiments: Mapping[str, Experiment] | None = None,
+    experiments: Mapping[str, registry.Experiment] | None = None,
     known_data: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Writes what the result files say, and never trains anything.
@@ -46,29 +46,19 @@ def make_report(
     results, out = Path(results), Path(out)
     if not results.is_dir():
         raise ValueError(f"results must be a folder with result files, got {str(results)!r}; torchpfc run makes them")
-    if experiments is None:
-        from torchpfc.paper.registry import experiments as registered
-
-        experiments = registered()
-    comparison = Comparison(experiments, load_results(results))
-    figures = draw_figures(experiments, comparison.results)
-    document = out / DOCUMENT
-    before = document.read_text(encoding="utf-8") if document.exists() else None
 
     def link(result: Result) -> str:
         path = result_path(results, result.experiment, result.config, result.seed)
         return quote(Path(os.path.relpath(path, out)).as_posix())
 
-    files = {
-        document: write_document(before, comparison, figures, known_data or {}, link),
-        out / PAGE: write_page(comparison, figures, known_data or {}, link),
-    }
-    files |= _figure_files(out, figures)
+    comparison = Comparison(registry.experiments() if experiments is None else experiments, load_results(results))
+    figures = draw_figures(comparison.sheets)
+    path = out / DOCUMENT
+    before = path.read_text(encoding="utf-8") if path.exists() else None
+    document = write_document(before, comparison, figures, known_data or {}, link)
+    files = {path: document, out / PAGE: write_page(document, comparison, figures, link)}
+    files |= {out / FIGURES / f"{figure.name}.svg": standalone(figure.svg) for figure in figures if figure.svg}
     return settle(files, stale=set((out / FIGURES).glob("*.svg")) - set(files), check=check)
-
-
-def _figure_files(out: Path, figures: list[Drawn]) -> dict[Path, str]:
-    return {out / FIGURES / f"{figure.name}.svg": standalone(svg) for figure, svg in figures if svg is not None}
 
 
 def settle(files: Mapping[Path, str], *, stale: set[Path], check: bool) -> list[Path]:

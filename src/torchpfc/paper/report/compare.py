@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain
@@ -96,6 +96,15 @@ class Line:
         return max(self.samples.values(), key=lambda sample: len(sample.results), default=None)
 
     @property
+    def results(self) -> tuple[Result, ...]:
+        """The runs of that sample."""
+        return self.deciding.results if self.deciding else ()
+
+    def has(self, curve: str) -> bool:
+        """Whether one of them has a curve."""
+        return self.deciding is not None and self.deciding.has(curve)
+
+    @property
     def verdict(self) -> Verdict:
         """Whether the sample that counts comes up to the paper's number, less the slack."""
         return Verdict.NOT_RUN if self.deciding is None else self.judge(self.deciding)
@@ -134,9 +143,9 @@ class Sheet:
         found = {result.key: result for sample in samples for result in sample.results}
         return [found[key] for key in sorted(found)]
 
-    def count(self, verdict: Verdict) -> int:
-        """How many rows got it."""
-        return sum(line.verdict is verdict for line in self.lines)
+    def only(self, keep: Callable[[Line], bool]) -> Sheet:
+        """The same with some of its rows."""
+        return replace(self, lines=tuple(filter(keep, self.lines)))
 
 
 @dataclass(frozen=True)
@@ -188,11 +197,8 @@ class Comparison:
     @cached_property
     def sheets(self) -> list[Sheet]:
         """Every table, in the order in which they are registered."""
-        return [fill(experiment, table, self.results) for experiment, table in tables_of(self.experiments)]
-
-    def count(self, verdict: Verdict) -> int:
-        """How many rows got it."""
-        return sum(sheet.count(verdict) for sheet in self.sheets)
+        of = self.experiments.values()
+        return [fill(experiment, table, self.results) for experiment in of for table in experiment.tables]
 
     @cached_property
     def others(self) -> list[Group]:
@@ -210,13 +216,6 @@ class Comparison:
         lines = chain.from_iterable(sheet.lines for sheet in self.sheets if in_percent(sheet.table.metric))
         both = (line for line in lines if PAPER in line.samples and FAST in line.samples)
         return [Agreement(line, line.samples[PAPER], line.samples[FAST]) for line in both]
-
-
-def tables_of(experiments: Mapping[str, Experiment]) -> Iterator[tuple[Experiment, Table]]:
-    """Every table with its experiment."""
-    for experiment in experiments.values():
-        for table in experiment.tables:
-            yield experiment, table
 
 
 def fill(experiment: Experiment, table: Table, results: Iterable[Result]) -> Sheet:
@@ -262,8 +261,7 @@ def as_written(config: Any) -> dict[str, Any]:
 
 def ordered(presets: Iterable[str]) -> list[str]:
     """The paper's preset, the fast one, then the others by name."""
-    first = [PAPER, FAST]
-    return sorted(presets, key=lambda name: (first.index(name) if name in first else len(first), name))
+    return sorted(presets, key=lambda name: (name != PAPER, name != FAST, name))
 
 
 def in_percent(metric: str) -> bool:

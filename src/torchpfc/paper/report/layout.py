@@ -11,7 +11,7 @@ from typing import Any
 
 from torchpfc.paper.registry import Table
 from torchpfc.paper.report.compare import Line, Sheet, as_written
-from torchpfc.paper.report.words import describe, flatten, name_metric, varying
+from torchpfc.paper.report.words import describe, name_metric, varying
 
 USUAL = Fraction(2, 3)
 """A value that more than this share of the rows have goes without saying."""
@@ -32,13 +32,13 @@ class Wording:
     @classmethod
     def of(cls, table: Table) -> Wording:
         """Finds the settings in which the rows of a table differ."""
-        flat = [flatten(as_written(row.config)) for row in table.rows]
+        configs = [as_written(row.config) for row in table.rows]
         usual = {}
-        for name in varying(flat):
-            value, count = Counter(repr(config.get(name)) for config in flat).most_common(1)[0]
-            if Fraction(count, len(flat)) > USUAL:
-                usual[name] = next(config.get(name) for config in flat if repr(config.get(name)) == value)
-        return cls(tuple(name for name in varying(flat) if name not in usual), usual)
+        for name in varying(configs):
+            value, count = Counter(repr(config.get(name)) for config in configs).most_common(1)[0]
+            if Fraction(count, len(configs)) > USUAL:
+                usual[name] = next(config.get(name) for config in configs if repr(config.get(name)) == value)
+        return cls(tuple(name for name in varying(configs) if name not in usual), usual)
 
     def describe(self, line: Line, start: int = 0, stop: int | None = None) -> str:
         """A row in words.
@@ -52,19 +52,10 @@ class Wording:
             if stop is not None:
                 return line.row.under if stop else ""
             return line.row.what if start or not line.row.under else f"{line.row.under}: {line.row.what}"
-        flat = flatten(line.settings)
-        unusual = [name for name, value in self.usual.items() if flat.get(name) != value]
-        words = describe(flat, [*self.named[start:stop], *(unusual if stop is None else [])])
+        unusual = [name for name, value in self.usual.items() if line.settings.get(name) != value]
+        words = describe(line.settings, [*self.named[start:stop], *(unusual if stop is None else [])])
         metric = name_metric(line.row.metric) if line.row.metric and stop is None else ""
         return ", ".join(filter(None, (words, metric)))
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A row of the table, as a panel names it."""
-
-    label: str
-    line: Line
 
 
 @dataclass(frozen=True)
@@ -74,7 +65,8 @@ class Group:
     family: str
     """All of these settings but the last."""
     title: str
-    entries: tuple[Entry, ...]
+    entries: Mapping[str, Line]
+    """By what tells them apart."""
 
 
 def by_first(sheet: Sheet) -> list[Group]:
@@ -108,11 +100,11 @@ def _has_heads(sheet: Sheet) -> bool:
 
 def _group(sheet: Sheet, wording: Wording, depth: int) -> list[Group]:
     """Groups by the first settings, in the order in which the rows name them."""
-    found: dict[tuple[str, str], dict[str, Entry]] = {}
+    found: dict[tuple[str, str], dict[str, Line]] = {}
     for line in sheet.lines:
         family = wording.describe(line, stop=max(0, depth - 1))
         entries = found.setdefault((family, wording.describe(line, stop=depth)), {})
         label = wording.describe(line, start=depth) or (UNCHANGED if wording.usual else line.row.id)
         label = line.row.id if label in entries else label
-        entries[label] = Entry(label, line)
-    return [Group(*key, tuple(entries.values())) for key, entries in found.items()]
+        entries[label] = line
+    return [Group(*key, entries) for key, entries in found.items()]

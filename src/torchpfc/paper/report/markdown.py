@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from torchpfc.paper.registry import Cited
-from torchpfc.paper.report.compare import Agreement, Comparison, Group, Line, Sample, Sheet, Verdict
-from torchpfc.paper.report.figures import Drawn
-from torchpfc.paper.report.further import CAPTION, measure_further
+from torchpfc.paper.report.compare import Agreement, Comparison, Group, Line, Sample, Sheet, Verdict, as_written
+from torchpfc.paper.report.kinds import Figure
 from torchpfc.paper.report.layout import Wording
-from torchpfc.paper.report.provenance import Link, link_beside, machines
-from torchpfc.paper.report.sentences import (
-    HOW_PRESETS_AGREE,
-    HOW_VERDICTS_ARE_MADE,
-    describe_group,
-    describe_sources,
-    dissent,
-    metrics_of,
-    tally,
-    tell_seeds,
-    tell_verdict,
-)
-from torchpfc.paper.report.words import deviation, minutes, name_metric, name_preset, number, runs, signed
+from torchpfc.paper.report.sentences import AGREE_WHEN, MET_WHEN, describe_sources, list_machines, tally
+from torchpfc.paper.report.words import describe, deviation, name_metric, name_preset, number, signed, varying
 from torchpfc.paper.results import Result
 
 FIGURES = "figures/paper"
@@ -33,6 +21,17 @@ PAGE = "report.html"
 
 NO_BREAK = "\u00a0"
 """A space at which no line ends."""
+
+FEW_ROWS = 6
+"""A table with more rows has its further metrics side by side, not one below the other."""
+
+LEFT_OUT = frozenset({"peak_memory_mb"})
+"""In older files only, and too large: with memory that libraries kept for earlier runs of the same process."""
+
+CAPTION = "Further measurements: means over the runs."
+
+Link = Callable[[Result], str]
+"""The address of the file of a result."""
 
 COMMENT = re.compile(r"<!-- (end|summary|presets|other runs|(?:table|further|figures|figure) [^\n]*?) -->")
 END = "end"
@@ -46,11 +45,7 @@ INTRODUCTION = """\
 
 
 def write_document(
-    before: str | None,
-    comparison: Comparison,
-    figures: Sequence[Drawn],
-    known_data: Mapping[str, str],
-    link: Link = link_beside,
+    before: str | None, comparison: Comparison, figures: Sequence[Figure], known_data: Mapping[str, str], link: Link
 ) -> str:
     """The document with the present tables and figures.
 
@@ -73,13 +68,12 @@ def write_document(
         "other runs": _others(comparison, link),
     }
     for sheet in comparison.sheets:
-        own = [drawn for drawn in figures if drawn.figure.table == sheet.table.id]
-        rest = [drawn for drawn in own if f"figure {drawn.figure.name}" not in places]
+        own = {f"figure {figure.name}": _figure(figure) for figure in figures if figure.table == sheet.table.id}
         parts |= {
             f"table {sheet.table.id}": _table(sheet, known_data, link),
-            f"further {sheet.table.id}": _further(sheet, link),
-            f"figures {sheet.table.id}": _paragraphs(*map(_figure, rest)),
-            **{f"figure {drawn.figure.name}": _figure(drawn) for drawn in own},
+            f"further {sheet.table.id}": tabulate_further(sheet, link),
+            f"figures {sheet.table.id}": paragraphs(*(shown for place, shown in own.items() if place not in places)),
+            **own,
         }
         if f"table {sheet.table.id}" not in places:
             text = f"{text.rstrip()}\n\n{_section(sheet)}"
@@ -127,16 +121,25 @@ def _place(name: str) -> str:
     return f"<!-- {name} -->\n<!-- {END} -->\n"
 
 
+def _figure(figure: Figure) -> str:
+    return paragraphs(f"![{figure.title}]({FIGURES}/{figure.name}.svg)", figure.caption) if figure.svg else ""
+
+
 def _summary(comparison: Comparison) -> str:
-    rows = [
-        [machine.name, machine.torch, machine.precision, f"{len(machine.results):,}", minutes(machine.seconds)]
-        for machine in machines(comparison.results)
-    ]
+    """How many rows were met, what all was run on, and when a row is met."""
+    rows = list_machines(comparison.results)
     table = _grid(["hardware", "torch", "precision", "runs", "minutes"], rows, words=3) if rows else ""
-    return _paragraphs(tally(comparison), table, HOW_VERDICTS_ARE_MADE)
+    return paragraphs(tally(comparison), table, MET_WHEN)
 
 
 def _table(sheet: Sheet, known_data: Mapping[str, str], link: Link) -> str:
+    """A table with the paper's numbers beside ours, what to know of it, and where its numbers come from.
+
+    Args:
+        sheet: The table.
+        known_data: Remarks on data sets, by the SHA-256 of their pixels.
+        link: Where the file of a result is.
+    """
     wording, metric = Wording.of(sheet.table), sheet.table.metric
     paper_heads = ["paper", "needed"] if sheet.compared else []
     heads = ["row", "settings", *paper_heads, *map(name_preset, sheet.presets), "verdict"]
@@ -145,25 +148,59 @@ def _table(sheet: Sheet, known_data: Mapping[str, str], link: Link) -> str:
         paper = [_maybe(value, metric) for value in (line.row.paper, line.needed)] if sheet.compared else []
         ours = [_cell(line, preset, link) for preset in sheet.presets]
         rows.append([f"`{line.row.id}`", wording.describe(line), *paper, *ours, _verdict(line, metric)])
-    rows += [_cited(cited, len(heads)) for cited in sheet.table.cited]
+    for cited in sheet.table.cited:
+        rows.append([f"`{cited.id}`", cited.what, cited.value, *[""] * (len(heads) - 4), "cited"])
     command = f"torchpfc run {sheet.experiment.name} --rows '{sheet.table.id}.*'"
-    where = f"[Every run]({PAGE}#{sheet.table.id}). Run it: `{command}`."
-    return _paragraphs(sheet.table.note, _grid(heads, rows, words=2), f"{describe_sources(sheet, known_data)} {where}")
+    where = f"{describe_sources(sheet, known_data)} {lead_to_page(sheet)}Run it: `{command}`."
+    return paragraphs(sheet.table.note, _grid(heads, rows, words=2), where)
 
 
-def _cited(cited: Cited, cells: int) -> list[str]:
-    """A number from other work, where the paper has it."""
-    return [f"`{cited.id}`", cited.what, cited.value, *[""] * (cells - 4), "cited"]
+def lead_to_page(sheet: Sheet) -> str:
+    """What the document says below a table of the page, and the page does not."""
+    return f"[Every run]({PAGE}#{sheet.table.id}). "
 
 
-def _further(sheet: Sheet, link: Link) -> str:
-    grid = measure_further(sheet)
-    if grid is None:
+def tabulate_further(sheet: Sheet, link: Link) -> str:
+    """All other metrics of every row, under each preset that it was run with; nothing where there are none."""
+    samples = _together(sheet)
+    found = {name for results in samples.values() for result in results for name in _measured(result)}
+    metrics = sorted(found - LEFT_OUT - {sheet.table.metric})
+    if not metrics:
         return ""
-    rows = [
-        [cell if isinstance(cell, str) else f"<small>{_seeds(cell, link)}</small>" for cell in row] for row in grid.rows
-    ]
-    return _paragraphs(CAPTION, _grid(grid.heads, rows, words=1))
+    several = len(samples) > FEW_ROWS
+    columns = [["row" if several else "", *map(name_metric, metrics), "runs"]]
+    for (ids, words), results in samples.items():
+        means = [_mean(results, metric) for metric in metrics]
+        columns.append([ids if several else words, *means, f"<small>{_seeds(results, link)}</small>"])
+    heads, *rows = columns if several else zip(*columns, strict=True)
+    return paragraphs(CAPTION, _grid(heads, rows, words=1))
+
+
+def _together(sheet: Sheet) -> dict[tuple[str, str], tuple[Result, ...]]:
+    """What was run, by ids of rows and by words, row by row and preset by preset; rows with the same runs as one."""
+    found: dict[tuple[int, ...], tuple[Sample, list[Line]]] = {}
+    for line in sheet.lines:
+        for sample in line.samples.values():
+            found.setdefault(tuple(map(id, sample.results)), (sample, []))[1].append(line)
+    wording, together = Wording.of(sheet.table), {}
+    for sample, lines in found.values():
+        preset = f", {name_preset(sample.preset)}" if len(sheet.presets) > 1 else ""
+        ids = ", ".join(line.row.id for line in lines)
+        words = wording.describe(lines[0]) if len(lines) == 1 else ""
+        together[ids + preset, (words or ids) + preset] = sample.results
+    return together
+
+
+def _measured(result: Result) -> dict[str, float]:
+    """The metrics of a run; a time is that of all models that trained at once, so it says how many these were."""
+    if "milliseconds_per_step" not in result.metrics or "stack" not in result.hardware:
+        return dict(result.metrics)
+    return {**result.metrics, "models_at_once": result.hardware["stack"]}
+
+
+def _mean(results: Iterable[Result], metric: str) -> str:
+    values = [measured[metric] for measured in map(_measured, results) if metric in measured]
+    return number(statistics.fmean(values), metric) if values else ""
 
 
 def _maybe(value: float | None, metric: str) -> str:
@@ -179,37 +216,35 @@ def _cell(line: Line, preset: str, link: Link) -> str:
 def _spread(sample: Sample, wanted: int, link: Link) -> str:
     """A mean and its spread, and below it the seeds, each of which leads to its file."""
     mean = " ".join(filter(None, (number(sample.mean, sample.metric), deviation(sample)))).replace(" ", NO_BREAK)
-    return f"{mean}<br><small>{runs(sample, wanted)}, {_seeds(sample.results, link, sample.metric)}</small>"
+    count = len(sample.results)
+    of = f" of {wanted}" if count < wanted else ""
+    return f"{mean}<br><small>n = {count}{of}, {_seeds(sample.results, link, sample.metric)}</small>"
 
 
-def _seeds(results: Iterable[Result], link: Link, metric: str | None = None) -> str:
+def _seeds(results: Sequence[Result], link: Link, metric: str | None = None) -> str:
     """Links to the files of some runs, each with its own number as a title where they are asked for one metric."""
-
-    def name(result: Result) -> str:
-        title = "" if metric is None else f' "{number(result.metrics[metric], metric)}"'
-        return f"[{result.seed}]({link(result)}{title})"
-
-    return tell_seeds(results, name)
+    titles = ["" if metric is None else f' "{number(result.metrics[metric], metric)}"' for result in results]
+    seeds = [f"[{result.seed}]({link(result)}{title})" for result, title in zip(results, titles, strict=True)]
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}"
 
 
 def _verdict(line: Line, metric: str) -> str:
-    text = tell_verdict(line, metric)
-    if line.verdict is Verdict.MISSED:
-        text = text.replace(Verdict.MISSED, f"**{Verdict.MISSED}**", 1)
-    return "; ".join([text, *dissent(line)])
-
-
-def _figure(drawn: Drawn) -> str:
-    figure, svg = drawn
-    return _paragraphs(f"![{figure.title}]({FIGURES}/{figure.name}.svg)", figure.caption) if svg else ""
+    """The verdict of a row, with the difference to the paper's number, and what presets say that do not decide."""
+    text = f"**{line.verdict}**" if line.verdict is Verdict.MISSED else str(line.verdict)
+    if line.deciding is not None:
+        text = "" if line.row.paper is None else f"{text}, {signed(line.deciding.mean - line.row.paper, metric)}"
+    judged = {preset: line.judge(sample) for preset, sample in line.samples.items()}
+    others = [f"{name_preset(preset)}: {verdict}" for preset, verdict in judged.items() if verdict != line.verdict]
+    return "; ".join([text, *others])
 
 
 def _presets(comparison: Comparison, link: Link) -> str:
+    """The rows that were run under both presets."""
     if not comparison.agreements:
         return "No row was run under both presets yet."
     heads = ["row", "paper preset", "fast preset", "difference", "two standard errors", "allowed", "agree"]
     rows = [_agreement(found, link) for found in comparison.agreements]
-    return _paragraphs(HOW_PRESETS_AGREE, _grid(heads, rows, words=1))
+    return paragraphs(AGREE_WHEN, _grid(heads, rows, words=1))
 
 
 def _agreement(found: Agreement, link: Link) -> list[str]:
@@ -226,19 +261,25 @@ def _agreement(found: Agreement, link: Link) -> list[str]:
 
 
 def _others(comparison: Comparison, link: Link) -> str:
+    """Runs that no table asks for."""
     if not comparison.others:
         return "None."
     heads = ["experiment", "settings that differ from the defaults", "found"]
-    rows = [
-        [group.experiment, describe_group(comparison, group), _found(comparison, group, link)]
-        for group in comparison.others
-    ]
-    return _grid(heads, rows, words=3)
+    return _grid(heads, [_other(comparison, group, link) for group in comparison.others], words=3)
 
 
-def _found(comparison: Comparison, group: Group, link: Link) -> str:
-    samples = (Sample("", group.results, metric) for metric in metrics_of(comparison, group))
-    return "; ".join(f"{name_metric(sample.metric)} {_spread(sample, 1, link)}" for sample in samples)
+def _other(comparison: Comparison, group: Group, link: Link) -> list[str]:
+    """The settings of some runs, and the metrics that tables show; all where the experiment, or a table, is unknown."""
+    experiment = comparison.experiments.get(group.experiment)
+    if experiment is None:
+        settings = describe(group.config, group.config)
+    else:
+        settings = describe(group.config, varying([as_written(experiment.config()), group.config])) or "defaults"
+    shown = dict.fromkeys(table.metric for table in experiment.tables) if experiment else {}
+    had = sorted(set.intersection(*(set(result.metrics) for result in group.results)))
+    metrics = [name for name in shown if name in had] or had
+    found = [f"{name_metric(metric)} {_spread(Sample('', group.results, metric), 1, link)}" for metric in metrics]
+    return [group.experiment, settings, "; ".join(found)]
 
 
 def _grid(heads: Sequence[str], rows: Iterable[Sequence[str]], *, words: int) -> str:
@@ -248,5 +289,6 @@ def _grid(heads: Sequence[str], rows: Iterable[Sequence[str]], *, words: int) ->
     return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
 
 
-def _paragraphs(*parts: str) -> str:
+def paragraphs(*parts: str) -> str:
+    """Parts of a text with a blank line between them, those without words left out."""
     return "\n\n".join(filter(None, parts))

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from functools import partial
 
-from torchpfc.paper.report.charts import (
-    Arrow,
-    Axes,
-    Node,
-    Panel,
-    Picture,
-    Series,
-    graph_chart,
-    line_chart,
-    picture_chart,
-)
+from torchpfc.paper.report.charts import Arrow, Axes, Node, Panel, Series, graph_chart, line_chart
 from torchpfc.paper.report.compare import Sheet, in_percent
-from torchpfc.paper.report.words import describe, flatten, name_metric, name_preset, on_axis, varying
+from torchpfc.paper.report.kinds import Kind, draw_pictures, gather
+from torchpfc.paper.report.words import describe, name_metric, name_preset, on_axis, varying
 from torchpfc.paper.results import Result
 
 MOST_PICTURES = 3
@@ -35,35 +25,27 @@ def draw_over(sheet: Sheet, title: str) -> str | None:
     over, metric = sheet.table.over, sheet.table.metric
     if not over:
         return None
-    flat = [flatten(line.settings) for line in sheet.lines]
-    names = [name for name in varying(flat) if name != over]
-    scale, axis = on_axis(metric)
-    found: dict[str, dict[float, list[float]]] = {}
-    for settings, line in zip(flat, sheet.lines, strict=True):
+    names = [name for name in varying([line.settings for line in sheet.lines]) if name != over]
+    (scale, axis), several = on_axis(metric), len(sheet.presets) > 1
+    found: dict[str, list[tuple[float, float]]] = {}
+    for line in sheet.lines:
         for preset in sheet.presets:
             sample = line.deciding if preset in line.same else line.samples.get(preset)
             if sample is None:
                 continue
-            words = [line.row.what or describe(settings, names), name_preset(preset) if len(sheet.presets) > 1 else ""]
+            words = line.row.what or describe(line.settings, names), name_preset(preset) if several else ""
             label = ", ".join(filter(None, words)) or name_metric(metric)
-            values = [scale * value for value in sample.values]
-            found.setdefault(label, {}).setdefault(float(settings[over]), []).extend(values)
-    lines = [
-        _series(label, values, style, banded=in_percent(metric))
-        for style, (label, values) in enumerate(found.items())
-        if len(values) > 1
-    ]
+            found.setdefault(label, []).extend((float(line.settings[over]), scale * value) for value in sample.values)
+    lines = []
+    for style, (label, points) in enumerate(found.items()):
+        places, means, low, high = gather(points)
+        if len(places) > 1:
+            spread = (low, high) if in_percent(metric) else (means, means)
+            lines.append(Series(label, places, means, *spread, style=style))
     if not lines:
         return None
     axes = Axes(x=SETTINGS.get(over, over), y=axis, log_x=True, at_points=True)
     return line_chart([[Panel("", lines)]], axes, title=title)
-
-
-def _series(label: str, at: dict[float, list[float]], style: int, *, banded: bool) -> Series:
-    places = sorted(at)
-    means = [sum(at[x]) / len(at[x]) for x in places]
-    low, high = ([edge(at[x]) for x in places] if banded else means for edge in (min, max))
-    return Series(label, places, means, low, high, style=style)
 
 
 def draw_machine(sheet: Sheet, title: str) -> str | None:
@@ -84,13 +66,13 @@ def draw_machine(sheet: Sheet, title: str) -> str | None:
     return graph_chart(nodes, arrows, styles, title=title)
 
 
-def draw_pictures(sheet: Sheet, title: str, *, name: str, count: int = 1) -> str | None:
-    """Pictures of runs, each from another row; those that succeeded come first."""
-    runs = [run for run in _successes_first(sheet) if name in run.images]
+def draw_sizes(sheet: Sheet, title: str, *, name: str, count: int = 1) -> str | None:
+    """Pictures of runs, each of another size; those that succeeded come first."""
     first: dict[object, Result] = {}
-    for run in runs:
-        first.setdefault(run.config.get("num_basis"), run)
-    return _draw([(run, name) for run in list(first.values())[:count]], title)
+    for run in _successes_first(sheet):
+        if name in run.images:
+            first.setdefault(run.config.get("num_basis"), run)
+    return draw_pictures([(_label(run), run, name) for run in list(first.values())[:count]], title)
 
 
 def draw_failed(sheet: Sheet, title: str) -> str | None:
@@ -101,12 +83,7 @@ def draw_failed(sheet: Sheet, title: str) -> str | None:
     if not large:
         return None
     run = min(large, key=lambda run: (run.config.get("num_basis", 0), run.seed))
-    return _draw([(run, "stacked_weights"), (run, "sequences")], title)
-
-
-def _draw(shown: Iterable[tuple[Result, str]], title: str) -> str | None:
-    made = [Picture(_label(run), run.images[name]) for run, name in shown]
-    return picture_chart(made, title=title) if made else None
+    return draw_pictures([(_label(run), run, name) for name in ("stacked_weights", "sequences")], title)
 
 
 def _label(run: Result) -> str:
@@ -123,54 +100,51 @@ def _successes_first(sheet: Sheet) -> list[Result]:
     return sorted(results, key=lambda run: (-run.metrics.get("success", 0.0), run.config.get("num_basis", 0), run.seed))
 
 
-Draw = Callable[[Sheet, str], str | None]
-
-OVER: tuple[str, str, str, Draw] = (
+OVER = Kind(
     "over",
     "as a setting changes",
     "Means over the runs, and for accuracies from the lowest to the highest.",
     draw_over,
 )
-"""Name, title, caption, and how it is drawn."""
 
-RECURRENT: tuple[tuple[str, str, str, Draw], ...] = (
-    (
+RECURRENT = (
+    Kind(
         "machine",
         "the machine in the weights",
         "The states of a trained network and the transitions between them, read from its weights alone. Each state has "
         "the number of the symbol that leads to it; darker arrows have larger weights.",
         draw_machine,
     ),
-    (
+    Kind(
         "stacked-weights",
         "weights as one matrix",
         "The weights as one matrix: from above, what each column predicts, the state before it, and the symbol that it "
         "reads. Columns in use come first, in the order of the machine.",
-        partial(draw_pictures, name="stacked_weights", count=MOST_PICTURES),
+        partial(draw_sizes, name="stacked_weights", count=MOST_PICTURES),
     ),
-    (
+    Kind(
         "factorization-before",
         "the factorization before generation",
         "V, W and H before anything is generated. From above, V has outputs, last states and inputs: a seed alone.",
-        partial(draw_pictures, name="factorization_before"),
+        partial(draw_sizes, name="factorization_before"),
     ),
-    (
+    Kind(
         "factorization-after",
         "the factorization after generation",
         "The same V, W and H after the network has gone on with the seed: predictions have become inputs.",
-        partial(draw_pictures, name="factorization_after"),
+        partial(draw_sizes, name="factorization_after"),
     ),
-    (
+    Kind(
         "sequences",
         "training, seed and generated sequence",
         "From above: the sequence that was learned, the seed, and what the network makes of it. A column is a slice.",
-        partial(draw_pictures, name="sequences"),
+        partial(draw_sizes, name="sequences"),
     ),
-    (
+    Kind(
         "failed",
         "a run that failed",
         "Weights and sequences of a run that failed, drawn as those above.",
         draw_failed,
     ),
 )
-"""The same of figures for tables that go over sizes."""
+"""Of tables that go over sizes."""

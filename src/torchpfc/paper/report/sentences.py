@@ -1,38 +1,22 @@
-"""What the document and the page say alike."""
+"""How much was run, and where numbers come from: machines, minutes, versions, data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
-from torchpfc.paper.report.compare import (
-    SMALLEST_DIFFERENCE,
-    Comparison,
-    Group,
-    Line,
-    Sheet,
-    Verdict,
-    as_written,
-    is_share,
-)
-from torchpfc.paper.report.provenance import remarks, time_spent, torch_versions
-from torchpfc.paper.report.words import (
-    capitalised,
-    describe,
-    flatten,
-    name_metric,
-    name_preset,
-    plural,
-    signed,
-    varying,
-)
+from torchpfc.paper.report.compare import SMALLEST_DIFFERENCE, Comparison, Sheet, Verdict, is_share
+from torchpfc.paper.report.words import NAMES, minutes, name_metric, plural
 from torchpfc.paper.results import Result
 
-HOW_VERDICTS_ARE_MADE = (
+UNKNOWN = "unknown"
+
+MET_WHEN = (
     "A row is met when the mean over its runs is at least the needed number: the paper's, less what the row allows. "
     "Where a row was run under two presets, the one with more runs decides, and the paper preset if both have as many."
 )
 
-HOW_PRESETS_AGREE = (
+AGREE_WHEN = (
     "Two presets agree on a row when their means differ by no more than two standard errors of the difference, or than "
     f"{SMALLEST_DIFFERENCE} points where that is more. A preset that was run once has no standard error."
 )
@@ -40,17 +24,17 @@ HOW_PRESETS_AGREE = (
 
 def tally(comparison: Comparison) -> str:
     """How many rows were met, missed, run."""
-    met, missed = comparison.count(Verdict.MET), comparison.count(Verdict.MISSED)
     lines = [line for sheet in comparison.sheets for line in sheet.lines]
+    verdicts = Counter(line.verdict for line in lines)
+    met, missed = verdicts[Verdict.MET], verdicts[Verdict.MISSED]
     compared = sum(line.row.paper is not None for line in lines)
     sentences = [
         f"Of {plural(compared, 'row')} with a number in the paper, {met} met, {missed} missed, "
         f"{compared - met - missed} not run."
     ]
     if len(lines) > compared:
-        run = comparison.count(Verdict.RUN)
-        sentences.append(f"Of {plural(len(lines) - compared, 'row')} without one, {run} run.")
-    if short := sum(map(too_few, lines)):
+        sentences.append(f"Of {plural(len(lines) - compared, 'row')} without one, {verdicts[Verdict.RUN]} run.")
+    if short := sum(0 < len(line.results) < line.row.seeds for line in lines):
         sentences.append(f"With fewer runs than its table asks for: {plural(short, 'row')}.")
     if comparison.results:
         count, spent = plural(len(comparison.results), "run"), time_spent(comparison.results)
@@ -58,48 +42,18 @@ def tally(comparison: Comparison) -> str:
     return " ".join(sentences)
 
 
-def too_few(line: Line) -> bool:
-    """Whether a row was run, and not as often as its table asks for."""
-    return line.deciding is not None and len(line.deciding.results) < line.row.seeds
-
-
-def tell_verdict(line: Line, metric: str) -> str:
-    """The verdict of a row, with the difference to the paper's number; nothing where it has none."""
-    if line.deciding is None:
-        return str(line.verdict)
-    if line.row.paper is None:
-        return ""
-    return f"{line.verdict}, {signed(line.deciding.mean - line.row.paper, metric)}"
-
-
-def dissent(line: Line) -> list[str]:
-    """What the presets would say that do not decide, where they say something else."""
-    judged = {preset: line.judge(sample) for preset, sample in line.samples.items()}
-    return [f"{name_preset(preset)}: {verdict}" for preset, verdict in judged.items() if verdict != line.verdict]
-
-
-def tell_seeds(results: Iterable[Result], name: Callable[[Result], str]) -> str:
-    """The seeds of some runs.
-
-    Args:
-        results: The runs.
-        name: How to write the seed of one.
-    """
-    names = [name(result) for result in results]
-    return f"{'seed' if len(names) == 1 else 'seeds'} {', '.join(names)}"
-
-
 def describe_sources(sheet: Sheet, known_data: Mapping[str, str]) -> str:
     """What the numbers of a table are, and where they come from."""
-    what = capitalised(name_metric(sheet.table.metric))
-    results = sheet.results
+    name, results = name_metric(sheet.table.metric), sheet.results
+    what = name[:1].upper() + name[1:]
     if not results:
         return f"{what}. Not run yet."
     over_runs = "share of" if is_share(sheet.table.metric) else "mean ± sample standard deviation over"
+    versions = ", ".join(sorted({_torch_version(result) for result in results}))
     sentences = [
         f"{what}: {over_runs} n runs.",
         *describe_ratios(sheet),
-        f"{plural(len(results), 'run')}, torch {torch_versions(results)}, {time_spent(results)}.",
+        f"{plural(len(results), 'run')}, torch {versions}, {time_spent(results)}.",
         *remarks(results, known_data),
     ]
     return " ".join(sentences)
@@ -124,18 +78,43 @@ def describe_ratios(sheet: Sheet) -> list[str]:
     return sentences
 
 
-def describe_group(comparison: Comparison, group: Group) -> str:
-    """The settings of some runs that differ from the defaults; all of them where the experiment is not known."""
-    experiment = comparison.experiments.get(group.experiment)
-    if experiment is None:
-        return describe(group.config, list(flatten(group.config)))
-    names = varying([as_written(experiment.config()), group.config])
-    return describe(group.config, names) or "defaults"
+def remarks(results: Iterable[Result], known: Mapping[str, str]) -> list[str]:
+    """What a reader has to know about the data of some results.
+
+    Args:
+        results: Each names its data sets by the SHA-256 of their pixels.
+        known: Remarks by that SHA-256; an empty one says that there is nothing to say.
+    """
+    data = {(name, pixels) for result in results for name, pixels in result.data.items()}
+    found = {(name, remark) for name, pixels in data if (remark := known.get(pixels))}
+    return [f"{NAMES.get(name, name)}: {remark}" for name, remark in sorted(found)]
 
 
-def metrics_of(comparison: Comparison, group: Group) -> list[str]:
-    """The metrics that tables of the experiment show; all of them where no table does."""
-    experiment = comparison.experiments.get(group.experiment)
-    shown = [table.metric for table in experiment.tables] if experiment else []
-    had = sorted(set.intersection(*(set(result.metrics) for result in group.results)))
-    return [name for name in dict.fromkeys(shown) if name in had] or had
+def time_spent(results: Iterable[Result]) -> str:
+    """The minutes of some results in words, by what they were computed on."""
+    spent: dict[tuple[str, str], float] = {}
+    for result in results:
+        spent[_device(result)] = spent.get(_device(result), 0.0) + result.seconds
+    return ", ".join(f"{minutes(spent[kind, name])} {kind} minutes ({name})" for kind, name in sorted(spent)[::-1])
+
+
+def list_machines(results: Iterable[Result]) -> list[list[str]]:
+    """What some results were computed on and with, GPUs before CPUs: name, torch, precision, runs and minutes."""
+    groups: dict[tuple[str, ...], list[Result]] = {}
+    for result in results:
+        precision = str(result.hardware.get("precision", ""))
+        groups.setdefault((*_device(result), _torch_version(result), precision), []).append(result)
+    return [
+        [*words, f"{len(groups[kind, *words]):,}", minutes(sum(result.seconds for result in groups[kind, *words]))]
+        for kind, *words in sorted(groups, reverse=True)
+    ]
+
+
+def _device(result: Result) -> tuple[str, str]:
+    """GPU or CPU, and the name of it."""
+    gpu = result.hardware.get("gpu")
+    return ("GPU", str(gpu)) if gpu else ("CPU", str(result.hardware.get("cpu", UNKNOWN)))
+
+
+def _torch_version(result: Result) -> str:
+    return result.versions.get("torch", UNKNOWN)

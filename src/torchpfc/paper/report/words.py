@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torchpfc.paper.report.compare import Sample, in_percent, is_share
@@ -71,50 +71,33 @@ def varying(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The settings in which some configs differ, in the order in which a config has them.
 
     Example:
-        >>> varying([{"a": 1, "b": 2, "c": {"d": 3}}, {"a": 1, "b": 0, "c": {"d": 4}}])
-        ['b', 'c.d']
+        >>> varying([{"a": 1, "b": 2}, {"a": 1, "b": 0}])
+        ['b']
     """
-    flat = [flatten(config) for config in configs]
-    names = dict.fromkeys(name for config in flat for name in config)
-    return [name for name in names if any(config.get(name) != flat[0].get(name) for config in flat)]
+    names = dict.fromkeys(name for config in configs for name in config)
+    return [name for name in names if any(config.get(name) != configs[0].get(name) for config in configs)]
 
 
-def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings inside settings, by their whole names.
-
-    Example:
-        >>> flatten({"solver": {"max_iter": 50}, "seed": 0})
-        {'solver.max_iter': 50, 'seed': 0}
-    """
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        inner = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else None
-        flat.update({name: value} if inner is None else flatten(inner))
-    return flat
-
-
-def describe(config: Mapping[str, Any], names: Sequence[str]) -> str:
+def describe(config: Mapping[str, Any], names: Iterable[str]) -> str:
     """Some settings of a config in words.
 
     Example:
         >>> describe({"dataset": "mnist", "num_basis": 300, "nonnegative": False, "tol": None}, ["num_basis", "tol"])
         '300 parts, no tol'
     """
-    flat = flatten(config)
-    return ", ".join(_phrase(name, flat[name]) for name in names if name in flat)
+    return ", ".join(_phrase(name, config[name]) for name in names if name in config)
 
 
 def _phrase(name: str, value: Any) -> str:
-    last = name.rpartition(".")[2]
-    spoken = name.replace(".", " ").replace("_", " ")
+    spoken = name.replace("_", " ")
     if value is None:
         return f"no {spoken}"
     if isinstance(value, bool):
-        yes, no = ANSWERS.get(last, (spoken, f"no {spoken}"))
+        yes, no = ANSWERS.get(name, (spoken, f"no {spoken}"))
         return yes if value else no
     if isinstance(value, str):
         return NAMES.get(value, value)
-    return PHRASES.get(last, f"{spoken} {{}}").format(_plain(value))
+    return PHRASES.get(name, f"{spoken} {{}}").format(_plain(value))
 
 
 def _plain(value: Any) -> str:
@@ -189,12 +172,6 @@ def signed(value: float, metric: str) -> str:
     return f"+{text}" if shown > 0 else text
 
 
-def runs(sample: Sample, wanted: int) -> str:
-    """How many runs a mean is over, and how many there should be where these are more."""
-    found = len(sample.results)
-    return f"n = {found} of {wanted}" if found < wanted else f"n = {found}"
-
-
 def minutes(seconds: float) -> str:
     """A time, rounded as much as its length allows.
 
@@ -214,16 +191,6 @@ def plural(count: int, word: str) -> str:
         ('1 row', '1,200 rows')
     """
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
-
-
-def capitalised(text: str) -> str:
-    """Text as the beginning of a sentence.
-
-    Example:
-        >>> capitalised("loss on MNIST")
-        'Loss on MNIST'
-    """
-    return text[:1].upper() + text[1:]
 
 
 def _decimals(value: float, metric: str) -> int:

@@ -32,8 +32,12 @@ class Dots:
         return [value for value in found if value is not None and math.isfinite(value)]
 
 
+Panels = Mapping[str, Mapping[str, Dots]]
+"""By title, each with its rows by name."""
+
+
 def dot_chart(
-    panels: Mapping[str, Mapping[str, Dots]],
+    panels: Panels,
     styles: Mapping[str, int],
     *,
     mark: str,
@@ -65,16 +69,11 @@ def dot_chart(
     return draw([*parts, text(WIDTH, top + 8, axis, "end")], top + 12, title)
 
 
-def _labels(panels: Mapping[str, Mapping[str, Dots]]) -> list[str]:
+def _labels(panels: Panels) -> list[str]:
     return list(dict.fromkeys(label for rows in panels.values() for label in rows))
 
 
-def _draw_row(
-    panels: Mapping[str, Mapping[str, Dots]],
-    styles: Mapping[str, int],
-    top: float,
-    alike: Mapping[str, Mapping[str, Dots]] | None,
-) -> Iterable[str]:
+def _draw_row(panels: Panels, styles: Mapping[str, int], top: float, alike: Panels | None) -> Iterable[str]:
     """Panels side by side, each with a scale of its own unless some are named that all have to fit on it."""
     labels = _labels(panels)
     room = min(LABEL_ROOM, LETTER * max(map(len, labels)) + 14)

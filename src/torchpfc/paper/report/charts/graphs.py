@@ -76,10 +76,11 @@ def _arrow(arrow: Arrow, places: Sequence[Place], centre: Place, size: float) ->
         middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
         bend = middle if near else _towards(middle, centre, BEND)
         start, end = _shorten(start, bend, size + 1), _shorten(end, bend, size + 2)
-    curve = f"M{_pair(start)} Q{_pair(bend)} {_pair(end)}"
+    curve = f"M{points([start])} Q{points([bend, end])}"
     line = element("path", d=curve, class_="arrow")
     back = _shorten(end, bend, HEAD)
-    head = element("polygon", points=points([end, *_beside(end, back, HEAD / 2)]), class_="head")
+    beside = (_towards(end, back, 1.0, sideways) for sideways in (HEAD / 2, -HEAD / 2))
+    head = element("polygon", points=points([end, *beside]), class_="head")
     return element("g", line, head, opacity=short(max(arrow.strength, 0.15)))
 
 
@@ -92,14 +93,6 @@ def _towards(start: Place, end: Place, share: float, sideways: float = 0.0) -> P
 
 def _shorten(start: Place, end: Place, by: float) -> Place:
     return _towards(start, end, by / (math.dist(start, end) or 1.0))
-
-
-def _beside(tip: Place, back: Place, width: float) -> list[Place]:
-    return [_towards(tip, back, 1.0, sideways) for sideways in (width, -width)]
-
-
-def _pair(place: Place) -> str:
-    return f"{short(place[0])},{short(place[1])}"
 
 
 def _disc(x: float, y: float, radius: float, style: int) -> str:
