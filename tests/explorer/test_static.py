@@ -60,7 +60,7 @@ def test_ids_that_scripts_look_for_are_there():
 
 
 def test_styles_that_the_report_has_are_the_same_here():
-    report = (files("torchpfc.paper.report") / "colours.css").read_text(encoding="utf-8")
+    report = (files("torchpfc.markup") / "colours.css").read_text(encoding="utf-8")
     for variable in ("ground", "paper", "ink", "soft", "line", "accent"):
         pattern = rf"--{variable}: (#\w+)"
         assert re.findall(pattern, read("style.css")) == re.findall(pattern, report)[:2]

@@ -28,7 +28,7 @@ from torchpfc.demo.measure import (
     percent,
 )
 from torchpfc.interpret import Explanation, describe_columns
-from torchpfc.paper.report.markup import element, read_style
+from torchpfc.markup import element, read_style
 
 SIDE = 8
 """Pixels along one side of a picture."""

@@ -8,11 +8,11 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
+from torchpfc.markup import element, read_style
 from torchpfc.paper.report.compare import Comparison, Sheet
 from torchpfc.paper.report.kinds import Figure
 from torchpfc.paper.report.layout import Wording
 from torchpfc.paper.report.markdown import FIGURES, INTRODUCTION, Link, lead_to_page, paragraphs, tabulate_further
-from torchpfc.paper.report.markup import element, read_style
 
 TABLE = re.compile(r"<!-- table (\S+) -->(.*?)<!-- end -->", re.DOTALL)
 FIGURE = re.compile(rf'<p><img alt="[^"]*" src="{FIGURES}/([^"]*)\.svg"></p>')
@@ -49,7 +49,10 @@ def write_page(document: str, comparison: Comparison, figures: Iterable[Figure],
     body = body.replace(' style="text-align: right;"', ' class="number"')  # for the style sheet, and shorter
     body = FIGURE.sub(lambda found: drawn.get(found[1], found[0]), body)
     template = Template((files("torchpfc.paper.report") / "page.html").read_text(encoding="utf-8"))
-    return template.substitute(style=read_style("colours", "type", "charts/chart", "page"), body=body)
+    return template.substitute(
+        style=read_style("colours", "type") + read_style("charts/chart", "page", package="torchpfc.paper.report"),
+        body=body,
+    )
 
 
 def _players(sheet: Sheet) -> str:

@@ -9,8 +9,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from torchpfc.markup import read_style
 from torchpfc.paper.report.charts.svg import STYLES
-from torchpfc.paper.report.markup import read_style
 
 SIGHT = {
     "all cones": np.eye(3),

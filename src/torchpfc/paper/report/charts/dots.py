@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from torchpfc.markup import element
 from torchpfc.paper.report.charts.axes import Scale
 from torchpfc.paper.report.charts.svg import COLUMNS, LETTER, WIDTH, Box, colour, draw, legend, rule, short, text
-from torchpfc.paper.report.markup import element
 
 ROW_HEIGHT, GAP, LABEL_ROOM = 26, 30, 300
 

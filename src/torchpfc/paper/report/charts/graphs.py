@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from torchpfc.markup import element
 from torchpfc.paper.report.charts.svg import WIDTH, colour, draw, legend, points, short, text
-from torchpfc.paper.report.markup import element
 
 RADIUS, LARGEST_NODE, HEAD = 190, 14, 6
 BEND = 0.55

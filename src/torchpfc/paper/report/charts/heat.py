@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torchpfc.markup import element
 from torchpfc.paper.report.charts.svg import COLUMNS, LETTER, WIDTH, Box, draw, short, text
-from torchpfc.paper.report.markup import element
 
 GAP, CELL_HEIGHT, HEAD = 24, 24, 40
 PALEST, DARKEST = 0.04, 0.6

@@ -9,6 +9,7 @@ from html import escape
 from itertools import pairwise
 from operator import itemgetter
 
+from torchpfc.markup import element
 from torchpfc.paper.report.charts.axes import Scale
 from torchpfc.paper.report.charts.svg import (
     COLUMNS,
@@ -25,7 +26,6 @@ from torchpfc.paper.report.charts.svg import (
     short,
     text,
 )
-from torchpfc.paper.report.markup import element
 
 GAP, TICK_ROOM, TICK_APART = 18, 40, 40
 HEIGHTS = (240, 200, 170)

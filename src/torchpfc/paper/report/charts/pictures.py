@@ -8,8 +8,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torchpfc.markup import element
 from torchpfc.paper.report.charts.svg import COLUMNS, WIDTH, Box, draw, text
-from torchpfc.paper.report.markup import element
 
 GAP = 20
 SMALLEST, LARGEST = 0.8, 3

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from torchpfc.paper.report.markup import element, read_style
+from torchpfc.markup import element, read_style
 
 WIDTH = 760
 MARGIN = 16
@@ -65,7 +65,7 @@ def draw(parts: Iterable[str], height: float, title: str) -> str:
 def standalone(chart: str) -> str:
     """A chart as a file, which follows the reader's choice of light or dark."""
     head, _, rest = chart.partition(">")
-    style = element("style", "\n", read_style("colours", "charts/chart"))
+    style = element("style", "\n", read_style("colours"), read_style("charts/chart", package="torchpfc.paper.report"))
     return f'{head} xmlns="http://www.w3.org/2000/svg">{style}{rest}\n'
 
 

@@ -1,4 +1,4 @@
-"""HTML and SVG as text."""
+"""HTML and SVG as text, and the style that all pages share."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def element(name: str, *children: str, **attributes: object) -> str:
     return f"<{name}{given}>{''.join(children)}{end}"
 
 
-def read_style(*names: str) -> str:
-    """Some of the style sheets of this package as one.
+def read_style(*names: str, package: str = "torchpfc.markup") -> str:
+    """Some style sheets as one.
 
     Args:
-        names: `colours` for light, dark and print; `type` for text and tables; `chart` for figures.
+        names: Of the sheets: `colours` for light, dark and print; `type` for text and tables.
+        package: Whose sheets.
     """
-    return "".join((files("torchpfc.paper.report") / f"{name}.css").read_text(encoding="utf-8") for name in names)
+    return "".join((files(package) / f"{name}.css").read_text(encoding="utf-8") for name in names)

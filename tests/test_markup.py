@@ -1,6 +1,6 @@
 import pytest
 
-from torchpfc.paper.report.markup import element, read_style
+from torchpfc.markup import element, read_style
 
 
 def test_attributes_are_escaped_and_spelled_as_html_has_them():
