@@ -208,12 +208,13 @@ def test_rows_are_named_by_patterns_and_take_a_preset(lab, capsys, monkeypatch):
     asked = ask_only(monkeypatch)
     assert run("--rows", "T2.[MF].300.N.*", "--rows", "T2.C.5000.S.x", "--preset", "fast") == 0
     jobs = [job for group in asked for job in group.jobs]
-    assert len(jobs) == 4 * 3 + 1 and {job.config.gradient for job in jobs} == {"implicit"}
+    assert len(jobs) == 4 * 3 + 1 and {settings_of(job.config)["gradient"] for job in jobs} == {"implicit"}
     assert {job.seed for job in jobs} == {0, 1, 2}
     asked.clear()
     assert run("--rows", "T2.M.300.N.r", "--seeds", "1", "--preset", "fast", num_basis=600, iterations=77) == 0
     ((job,),) = (group.jobs for group in asked)
-    assert (job.config.num_basis, job.config.iterations) == (600, 77)  # what is set goes before a preset
+    found = settings_of(job.config)
+    assert (found["num_basis"], found["iterations"]) == (600, 77)  # what is set goes before a preset
 
 
 def ask_only(monkeypatch):

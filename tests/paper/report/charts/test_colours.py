@@ -24,7 +24,7 @@ WHITE = TO_XYZ @ np.ones(3)
 
 def colours(name):
     """The values that a variable has in light, in dark and in print."""
-    style = read_style("colours", "charts/chart")
+    style = read_style("colours") + read_style("charts/chart", package="torchpfc.paper.report")
     found = re.findall(rf"--{name}: #(\w\w)(\w\w)(\w\w);", style)
     values = np.array([[int(part, 16) / 255 for part in each] for each in found])
     linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
