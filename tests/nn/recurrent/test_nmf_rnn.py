@@ -463,10 +463,8 @@ def test_kernels_get_a_limit_for_each_cap(over_batch: bool, caps: int, monkeypat
 @pytest.mark.parametrize("over_batch", [True, False])
 @pytest.mark.parametrize("nonnegative", [True, False])
 @pytest.mark.parametrize(("size", "tf32"), [(41, False), (300, False), (1024, False), (1024, True)])
-def test_a_device_learns_the_same(
-    size: int, tf32: bool, nonnegative: bool, over_batch: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)
+def test_a_device_learns_the_same(size: int, tf32: bool, nonnegative: bool, over_batch: bool) -> None:
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
     how: dict[str, Any] = {"num_models": 2, "nonnegative": nonnegative, "cap_over_batch": over_batch}
     rnn = NMFRNN(4, size, inference=SliceBySlice(30), generator=generator(), dtype=torch.float64, **how)
     x = torch.rand(9, 6, 4, generator=generator(1), dtype=torch.float64)

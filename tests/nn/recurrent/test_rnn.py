@@ -406,10 +406,8 @@ def test_without_bptt_no_gradient_of_the_vanilla_network_passes_between_slices()
 @pytest.mark.parametrize("lengths", [None, [6] * 10 + [2] * 10], ids=["", "lengths"])
 @pytest.mark.parametrize("size", [40, 300, 600])
 @pytest.mark.parametrize("tf32", [False, True], ids=["float32", "tf32"])
-def test_a_device_finds_the_same_states_and_gradients(
-    size: int, lengths: list[int] | None, tf32: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)
+def test_a_device_finds_the_same_states_and_gradients(size: int, lengths: list[int] | None, tf32: bool) -> None:
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
     rnn = FactorizedRNN(28, size, 10, init_range=(0.0, 0.1), generator=generator(), dtype=torch.float64).eval()
     x = torch.rand(20, 6, 28, generator=generator(1), dtype=torch.float64)
     results = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
 
 import pytest
@@ -85,12 +85,9 @@ def distance(a: Tensor | None, b: Tensor | None) -> float:
 
 
 @pytest.fixture
-def tf32() -> Iterator[None]:
+def tf32() -> None:
     """Allows products to be rounded."""
-    before = torch.backends.cuda.matmul.fp32_precision
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    yield
-    torch.backends.cuda.matmul.fp32_precision = before
+    torch.set_float32_matmul_precision("high")
 
 
 class TestWhereTheKernelsApply:
@@ -134,9 +131,9 @@ class TestWhereTheKernelsApply:
         assert not can_be_rounded(self.descent(r=1000, device="cpu").offset)
         assert not can_be_rounded(self.descent(r=1000, dtype=torch.float64).offset)
         assert fused.halves_of(self.descent(r=1000, kind=Factored)) is None
-        torch.backends.cuda.matmul.fp32_precision = "ieee"
+        torch.set_float32_matmul_precision("highest")
         assert not can_be_rounded(offset)
-        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        torch.set_float32_matmul_precision("high")
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
         assert not can_be_rounded(offset)
 
@@ -147,7 +144,7 @@ class TestWhereTheKernelsApply:
 
         assert is_made(KEPT_PARTS) and is_made(301) and is_made(1000)
         assert not is_made(KEPT_PARTS + 8) and not is_made(1001) and not is_made(300, device="cpu")
-        torch.backends.cuda.matmul.fp32_precision = "ieee"
+        torch.set_float32_matmul_precision("highest")
         assert not is_made(300)
 
     def test_not_while_compiling(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,12 +273,10 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 @pytest.fixture(params=PRECISIONS)
-def tolerance(request: pytest.FixtureRequest) -> Iterator[float]:
+def tolerance(request: pytest.FixtureRequest) -> float:
     """Sets the precision of products; the distance that it allows between two ways to take thirty steps."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = request.param
-    yield 1e-2 if request.param else 3e-5
-    torch.backends.cuda.matmul.allow_tf32 = before
+    torch.set_float32_matmul_precision("high" if request.param else "highest")
+    return 1e-2 if request.param else 3e-5
 
 
 @pytest.mark.gpu
@@ -348,7 +343,7 @@ def test_row_by_row_all_equals_the_plain_loops(
     plain: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    torch.set_float32_matmul_precision("highest")
     monkeypatch.setattr(choice, "applies", lambda descent: False)
     x, W, start = made(n, r, stack, "cuda")
     mask = (
