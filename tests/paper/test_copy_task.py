@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.paper.made import context
+from tests.paper.made import context, numbers
 from tests.paper.stopped import assert_same_bits_when_stopped
 from torchpfc.nmf import ColumnCap
 from torchpfc.nn import SliceBySlice, rnn_reconstruction_loss, stack_models
@@ -113,6 +113,14 @@ def test_networks_learn_at_once_as_they_would_alone(model: str, tmp_path: Path) 
         assert result.metrics["solved"] == 0 and result.metrics["valid_accuracy"] == pytest.approx(
             max(result.curves["accuracy_at_steps"])
         )
+
+
+@pytest.mark.parametrize("model", ["nmf", "factorized", "vanilla", "gru"])
+def test_sequences_are_not_halved(model: str, tmp_path: Path) -> None:
+    jobs = [Job(small(model=model, nonnegative=model in ("nmf", "factorized")), seed) for seed in range(2)]
+    half, full = (list(run(jobs, context(tmp_path / p, precision=p))) for p in ("bf16", "32"))
+    assert [numbers(result) for result in half] == [numbers(result) for result in full]
+    assert {result.hardware["precision"] for result in half + full} == {"32"}
 
 
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)

@@ -110,6 +110,14 @@ def test_perceptrons_train_exactly_as_alone_with_weights_of_either_sign(tmp_path
         assert min(value.min().item() for name, value in best.items() if name.endswith("bias")) < 0
 
 
+def test_images_may_be_halved_in_training_alone(tmp_path: Path) -> None:
+    job = Job(small(epochs=2), 0)
+    (half,), (full,) = (run([job], tmp_path / p, precision=p) for p in ("bf16", "32"))
+    assert half.hardware["precision"] == "bf16"
+    assert half.curves["train_loss"] != full.curves["train_loss"]
+    assert half.curves["train_loss"] == pytest.approx(full.curves["train_loss"], rel=1e-2)
+
+
 def test_two_blocks_train_exactly_as_alone(tmp_path: Path) -> None:
     small = {"num_basis": 5, "iterations": 4, "eval_iterations": 5, "batch_size": 20, "epochs": 2, "warm_codes": True}
     config = change(ResidualImage(), **small)

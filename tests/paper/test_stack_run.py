@@ -1,5 +1,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torchpfc.paper.recurrent_models import Network, SequenceErrors
 from torchpfc.paper.recurrent_run import NetworkRun
 from torchpfc.paper.registry import Job
 from torchpfc.paper.stack_run import Examined, Found
-from torchpfc.training import EpochStats, random_stream
+from torchpfc.training import EpochStats, SquaredErrors, random_stream
 
 CPU: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float64}
 
@@ -188,6 +189,30 @@ def test_a_gradient_learner_is_the_plain_loop() -> None:
     (member,) = unstack_models(learner.stack)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(member.state_dict()[name], value)
+
+
+def trained_block(halved: bool) -> tuple[Tensor, set[torch.dtype]]:
+    """The parts of two blocks that have learned, and the types of what they predicted meanwhile."""
+    stack = stack_models([PFCBlock(5, 2, 4, generator=random_stream(seed)) for seed in range(2)])
+    seen: set[torch.dtype] = set()
+    stack.register_forward_hook(lambda module, args, y: seen.add(y.dtype))
+    optimizer, fabric = RMSprop(stack.parameters(), lr=0.1), open_fabric("cpu", "bf16")
+    learner = GradientLearner(stack, optimizer, lambda members: SquaredErrors(1.0, 1.0), fabric, halved=halved)
+    batch = torch.rand(2, 6, 5, generator=random_stream(0)), torch.rand(2, 6, 2, generator=random_stream(1))
+    list(learner.rounds([batch] * 2, torch.arange(2), 0, 2))
+    return stack.state_dict()["weight_x"], seen
+
+
+@pytest.mark.parametrize("halved", [True, False])
+def test_products_are_halved_where_a_learner_is_told_to(halved: bool) -> None:
+    weight, seen = trained_block(halved)
+    assert seen == {torch.bfloat16 if halved else torch.float32} and weight.dtype == torch.float32
+
+
+def test_no_step_uses_halves_of_the_weights_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, _ = trained_block(halved=True)
+    monkeypatch.setattr(torch, "autocast", partial(torch.autocast, cache_enabled=False))
+    assert torch.equal(trained_block(halved=True)[0], weight)
 
 
 def test_signed_weights_stay_free() -> None:

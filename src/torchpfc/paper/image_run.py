@@ -153,6 +153,7 @@ class ImageRun(StackRun):
             capture=inference is None or not inference.waits,
             codes=codes,
             lr_decay=self.config.lr_decay,
+            halved=self.context.precision == "bf16",
         )
 
     def num_phases(self) -> int:

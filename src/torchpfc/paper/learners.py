@@ -128,6 +128,21 @@ class Learner(ABC):
         """Goes on from what was saved."""
 
 
+class _Halved(nn.Module):
+    """A model that takes products in half precision; what it is given and what it gives are halved too."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Applies the model."""
+        # Around one batch: a longer one would go on with halves of the weights from before a step.
+        with torch.autocast(x.device.type, torch.bfloat16):
+            y: Tensor = self.model(x.bfloat16())
+        return y.float()
+
+
 class GradientLearner(Learner):
     """Models that learn by backpropagation.
 
@@ -139,6 +154,7 @@ class GradientLearner(Learner):
         capture: Whether a step can be recorded: none that waits for the device can.
         codes: Where to start solves, for batches with `rows`.
         lr_decay: What the learning rate is multiplied with after every round.
+        halved: Whether products are taken in half precision, in training alone.
     """
 
     def __init__(
@@ -151,8 +167,10 @@ class GradientLearner(Learner):
         capture: bool = True,
         codes: WarmCodes | None = None,
         lr_decay: float = 1.0,
+        halved: bool = False,
     ) -> None:
         self.stack, self.optimizer, self.codes = stack, optimizer, codes
+        self._applied = _Halved(stack) if halved else stack
         self._objective, self._fabric, self._capture, self._lr_decay = objective, fabric, capture, lr_decay
         first = next(stack.parameters())
         self._first_rate = float(optimizer.defaults["lr"])
@@ -164,7 +182,7 @@ class GradientLearner(Learner):
     def rounds(self, source: Any, members: Tensor, first: int, stop: int) -> Iterator[EpochStats]:
         """Learns round by round, each step as one launch where the device can do that."""
         fabric = self._fabric
-        model, optimizer = fabric.setup(self.stack, self.optimizer)
+        model, optimizer = fabric.setup(self._applied, self.optimizer)
         self._set_rate(first)
         for stats in fit(
             model,
