@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -19,47 +20,28 @@ FEWEST_PARTS = 20
 """How many parts `fit` gives each class, or the numbers to predict, where there are twice as many rows."""
 
 
+@dataclass(eq=False, repr=False)
 class SupervisedPFC(PFCEstimator):
     """An estimator that learns from targets."""
 
-    def __init__(
-        self,
-        n_components: int | str = "auto",
-        *,
-        nonnegative: bool | str = "auto",
-        fit_intercept: bool | str = "auto",
-        l1: float = 0.03,
-        reconstruction: float = 0.1,
-        inference_steps: int = 50,
-        max_iter: int = 20,
-        learning_rate: float = 3e-3,
-        batch_size: int | str = "auto",
-        early_stopping: bool = True,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 5,
-        tol: float = 1e-4,
-        parts_per_batch: int | str = "auto",
-        device: str | torch.device | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.nonnegative = nonnegative
-        self.fit_intercept = fit_intercept
-        self.l1 = l1
-        self.reconstruction = reconstruction
-        self.inference_steps = inference_steps
-        self.max_iter = max_iter
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.parts_per_batch = parts_per_batch
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    n_components: int | str = "auto"
+    _: KW_ONLY
+    nonnegative: bool | str = "auto"
+    fit_intercept: bool | str = "auto"
+    l1: float = 0.03
+    reconstruction: float = 0.1
+    inference_steps: int = 50
+    max_iter: int = 20
+    learning_rate: float = 3e-3
+    batch_size: int | str = "auto"
+    early_stopping: bool = True
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 5
+    tol: float = 1e-4
+    parts_per_batch: int | str = "auto"
+    device: str | torch.device | None = None
+    random_state: Any = None
+    verbose: int = 0
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn should know."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +22,7 @@ from torchpfc.solvers import nnls
 _MOST_STEPS = 1000
 
 
+@dataclass(eq=False, repr=False)
 class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstimator):  # type: ignore[misc]
     r"""Finds parts such that every input is close to a sum of them, $X \approx H W^\top$, and gives the amounts H.
 
@@ -59,34 +61,19 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
         True
     """
 
-    reconstruction_err_: float
-
-    def __init__(
-        self,
-        n_components: int | str | None = "auto",
-        *,
-        init: str | None = None,
-        nonnegative: bool = True,
-        l1: float = 0.0,
-        tol: float = 1e-4,
-        max_iter: int = 200,
-        validation_fraction: float = 0.0,
-        parts_per_batch: int | str = "auto",
-        device: str | torch.device | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.init = init
-        self.nonnegative = nonnegative
-        self.l1 = l1
-        self.tol = tol
-        self.max_iter = max_iter
-        self.validation_fraction = validation_fraction
-        self.parts_per_batch = parts_per_batch
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    n_components: int | str | None = "auto"
+    _: KW_ONLY
+    init: str | None = None
+    nonnegative: bool = True
+    l1: float = 0.0
+    tol: float = 1e-4
+    max_iter: int = 200
+    validation_fraction: float = 0.0
+    parts_per_batch: int | str = "auto"
+    device: str | torch.device | None = None
+    random_state: Any = None
+    verbose: int = 0
+    reconstruction_err_: float = field(init=False)
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn should know."""
