@@ -157,13 +157,13 @@ class _Unrolled(Function):
     def forward(ctx: Any, x: Tensor, W: Tensor, start: Tensor, run: Run) -> Outcome:
         trace = Trace.of(start, run.solver.max_iter)
         outcome = run.from_start(start, trace)
-        _save(ctx, (x, W, start), run.descent, run.bounds, trace, (outcome.iterations,))
+        save_records(ctx, (x, W, start), run.descent, run.bounds, trace, (outcome.iterations,))
         ctx.solver = run.solver
         return _end(ctx, outcome)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        inputs, descent, bounds, trace, (iterations,) = _restore(ctx)
+        inputs, descent, bounds, trace, (iterations,) = restore_records(ctx)
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
             back = ctx.solver.pull_back(descent, bounds, trace, iterations, gradient)
             to_x, to_W = descent.unrolled_gradients(trace.h[..., : trace.steps, :, :], back.v, back.total)
@@ -174,13 +174,13 @@ class _Implicit(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, W: Tensor, start: Tensor, run: Run, adjoint: Implicit) -> Outcome:
         outcome = run.from_start(start)
-        _save(ctx, (x, W), run.descent, run.bounds, outcome)
+        save_records(ctx, (x, W), run.descent, run.bounds, outcome)
         ctx.adjoint = adjoint
         return _end(ctx, outcome)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        inputs, descent, bounds, outcome = _restore(ctx)
+        inputs, descent, bounds, outcome = restore_records(ctx)
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
             u = _solve_on_support(descent, bounds, outcome, gradient, ctx.adjoint)
             to_x, to_W = descent.implicit_gradients(outcome.h, u)
@@ -194,7 +194,7 @@ def _end(ctx: Any, outcome: Outcome) -> Outcome:
     return outcome._replace(h=outcome.h.clone())
 
 
-def _save(ctx: Any, *records: Any) -> None:
+def save_records(ctx: Any, *records: Any) -> None:
     """Saves every tensor in some records through autograd, so that its hooks see them and can free them."""
     tensors: list[Tensor] = []
     ctx.records = []
@@ -206,7 +206,7 @@ def _save(ctx: Any, *records: Any) -> None:
     ctx.save_for_backward(*tensors)
 
 
-def _restore(ctx: Any) -> list[Any]:
+def restore_records(ctx: Any) -> list[Any]:
     """The records that were saved."""
     tensors = iter(ctx.saved_tensors)
     restored = []

@@ -12,7 +12,7 @@ from torch.autograd import Function
 
 from torchpfc.nn.recurrent.slices import slices_as_rows
 from torchpfc.solvers import Adjoint, NonnegativeLeastSquares, Solver, Unrolled, solve
-from torchpfc.solvers.adjoint import only_once
+from torchpfc.solvers.adjoint import only_once, restore_records, save_records
 from torchpfc.solvers.base import Trace, iterate
 from torchpfc.solvers.cuda.halves import half_of, product_over_rows
 from torchpfc.solvers.descent import Gram
@@ -113,21 +113,13 @@ class _States(Function):
     def forward(ctx: Any, x: Tensor, W: Tensor, state: Tensor, recurrence: Recurrence) -> Tensor:
         traces: list[Trace] = []
         states = recurrence.run(x, W, state, traces)
-        ctx.recurrence, ctx.steps = recurrence, traces[0].steps
-        # Momenta are numbers, the same in every slice, or a tensor where a kernel or a restart made them.
-        ctx.momenta = [None if isinstance(trace.momentum, Tensor) else trace.momentum for trace in traces]
-        kept = [(trace.h, trace.scale, trace.momentum) for trace in traces]
-        saved = [part if isinstance(part, Tensor) else None for parts in kept for part in parts]
-        ctx.save_for_backward(x, W, state, states, *saved)
+        save_records(ctx, (x, W, state, states), *traces)
+        ctx.recurrence = recurrence
         return states
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, W, state, states, *saved = ctx.saved_tensors
-        traces = [
-            Trace(h, scale, momentum if numbers is None else numbers, ctx.steps)
-            for h, scale, momentum, numbers in zip(saved[::3], saved[1::3], saved[2::3], ctx.momenta, strict=True)
-        ]
+        (x, W, state, states), *traces = restore_records(ctx)
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
             back = _pull_back(ctx.recurrence, x, W, state, states, traces, gradient)
         return *only_once(back, gradient, x, W, state), None
