@@ -175,7 +175,7 @@ class GatedRNN(nn.Module):
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Predicts y for every slice and returns it with the last state."""
         weight, size = self.input.weight, self.recurrent.weight.shape[-1]
-        slices = Slices.of(x, weight, features=weight.shape[-1], stack=weight.shape[:-2])
+        slices = Slices.of(x, weight, features=weight.shape[-1])
         cells = 2 if self.kind == "lstm" else 1
         h, *cell = torch.split(slices.first_state(state, cells * size), size, dim=-1)
         states = []

@@ -366,7 +366,7 @@ class NMFRNN(nn.Module):
 
     def _slices(self, x: Tensor, name: str, size: int) -> Slices:
         x = self._one_hot(x, name, size)
-        slices = Slices.of(x, self.weight, features=size, stack=self.weight.shape[:-2], name=name)
+        slices = Slices.of(x, self.weight, features=size, name=name)
         if not slices.x.numel():  # nothing to take the largest entry of
             raise ValueError(f"{name} must hold at least one sequence, got shape {tuple(x.shape)}")
         return slices

@@ -211,8 +211,7 @@ class FactorizedRNNCell(_Factorized):
         """Predicts y and returns it with the next state."""
         if not x.ndim or x.shape[-1] != self.input_size:
             raise ValueError(f"x must have shape (..., {self.input_size}), got {tuple(x.shape)}")
-        weight = self.block.weight_x
-        slices = Slices.of(x.unsqueeze(-2), weight, features=self.input_size, stack=weight.shape[:-2])
+        slices = Slices.of(x.unsqueeze(-2), self.block.weight_x, features=self.input_size)
         return self._run(slices, state, lambda values: slices.restore(values).squeeze(-2))
 
 
@@ -301,10 +300,8 @@ class FactorizedRNN(_Factorized):
             lengths: How many slices each sequence has, where some end early. Their outputs are zero from there on and
                 their state stays as it is.
         """
-        weight = self.block.weight_x
-        slices = Slices.of(
-            x, weight, features=self.input_size, batch_first=self.batch_first, stack=weight.shape[:-2]
-        ).end_at(lengths)
+        like = self.block.weight_x
+        slices = Slices.of(x, like, features=self.input_size, batch_first=self.batch_first).end_at(lengths)
         return self._run(slices, state, slices.restore)
 
     def extra_repr(self) -> str:

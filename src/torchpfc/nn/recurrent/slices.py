@@ -35,24 +35,15 @@ class Slices:
     """True up to the end of each sequence; None where all are as long as the tensor."""
 
     @classmethod
-    def of(
-        cls,
-        x: Tensor,
-        like: Tensor,
-        *,
-        features: int,
-        batch_first: bool = True,
-        stack: Sequence[int] = (),
-        name: str = "x",
-    ) -> Self:
+    def of(cls, x: Tensor, like: Tensor, *, features: int, batch_first: bool = True, name: str = "x") -> Self:
         r"""Checks sequences and brings time to the front.
 
         Args:
             x: The sequences.
-            like: A weight, whose dtype and device they should have.
+            like: A weight, whose dtype and device they should have. Where it is a stack, so are the slices: one
+                sequence for all models or one for each.
             features: The size that each slice should have.
             batch_first: Whether the batch comes before time.
-            stack: The leading dimensions of the weights; one sequence for all models of the stack or one for each.
             name: What a message calls x.
 
         Shape:
@@ -69,9 +60,9 @@ class Slices:
             x = x.transpose(-3, -2)
         if not x.shape[-2]:
             raise ValueError(f"{name} must have at least one slice, got shape {tuple(x.shape[alone:])}")
-        batch = x.shape[:-2]
+        batch, stack = x.shape[:-2], like.shape[:-2]
         if stack:
-            if x.ndim > 3 and batch[:-1] != torch.Size(stack):
+            if x.ndim > 3 and batch[:-1] != stack:
                 leading = f"{tuple(stack)}, got {tuple(batch[:-1])}"
                 raise ValueError(f"{name} must have no leading dimensions or those of the stack {leading}")
             batch = torch.Size((*stack, batch[-1]))

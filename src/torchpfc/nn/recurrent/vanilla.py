@@ -83,9 +83,7 @@ class VanillaRNN(nn.Module):
                 their state stays as it is.
         """
         weight = self.input.weight
-        slices = Slices.of(
-            x, weight, features=weight.shape[-1], batch_first=self.batch_first, stack=weight.shape[:-2]
-        ).end_at(lengths)
+        slices = Slices.of(x, weight, features=weight.shape[-1], batch_first=self.batch_first).end_at(lengths)
         h = slices.first_state(state, weight.shape[-2])
         from_input = self.input(slices.x)  # (T, n, hidden_size)
         states = []
