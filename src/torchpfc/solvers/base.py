@@ -97,9 +97,9 @@ class Solver(ABC):
         if self.cap and not self.takes_cap:
             raise ValueError(f"cap must be False for {type(self).__name__}, got True")
 
-    @abstractmethod
     def init(self, descent: Descent, h: Tensor) -> Any:
         """The state before the first step from h."""
+        return State(h, None)
 
     @abstractmethod
     def step(self, descent: Descent, bounds: Bounds, state: Any, out: Tensor | None = None) -> Any:

@@ -34,10 +34,6 @@ class CoordinateDescent(Solver):
     needs_gram: ClassVar[bool] = True
     takes_cap: ClassVar[bool] = False
 
-    def init(self, descent: Descent, h: Tensor) -> State:
-        """The state before the first sweep from h."""
-        return State(h, None)
-
     def step(self, descent: Descent, bounds: Bounds, state: State, out: Tensor | None = None) -> State:
         """One sweep over the parts."""
         if isinstance(descent, Gram):

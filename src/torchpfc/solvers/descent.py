@@ -61,9 +61,10 @@ class Descent(ABC):
     def subtract_product_(self, base: Tensor, y: Tensor) -> Tensor:
         """Computes $base - C y$ in place of the base."""
 
-    @abstractmethod
     def rows(self, index: Tensor) -> Self:
         """The same step for some of the rows."""
+        mask = None if self.mask is None else self.mask[index]
+        return replace(self, x=self.x[index], offset=self.offset[index], mask=mask)
 
     def step(self, y: Tensor, out: Tensor | None = None) -> Tensor:
         """The step from y."""
@@ -147,10 +148,6 @@ class Gram(Descent):
         """Computes $base - C y$ in place of the base."""
         return _subtract_product_(base, y, self.C)
 
-    def rows(self, index: Tensor) -> Gram:
-        """The same step for some of the rows."""
-        return replace(self, x=self.x[index], offset=self.offset[index])
-
 
 @dataclass(frozen=True, eq=False)
 class Factored(Descent):
@@ -168,11 +165,6 @@ class Factored(Descent):
         if self.l2:
             base.addcmul_(y, self.l2 / self.L, value=-1)
         return _subtract_product_(base, self.reconstruct(y), self.scaled_W)
-
-    def rows(self, index: Tensor) -> Factored:
-        """The same step for some of the rows."""
-        mask = None if self.mask is None else self.mask[index]
-        return replace(self, x=self.x[index], offset=self.offset[index], mask=mask)
 
 
 def prepare(

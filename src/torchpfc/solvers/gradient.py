@@ -83,54 +83,42 @@ class GradientSolver(Solver):
     def pull_back(
         self, descent: Descent, bounds: Bounds, trace: Trace, iterations: Tensor | None, gradient: Tensor
     ) -> Pullback:
-        """Sends a gradient with respect to the result back through every step."""
+        r"""Sends a gradient with respect to the result back through every step.
+
+        With $g_k$ the gradient with respect to $h_k$:
+
+        $$u_k = s_k g_{k+1} [z_k > f], \qquad v_k = (1 + b_{k-1}) u_k - b_k u_{k+1}, \qquad g_k = v_k - C v_k$$
+
+        Args:
+            descent: The step.
+            bounds: The projection.
+            trace: The iterates.
+            iterations: Steps that each row took; None where every row took all of them.
+            gradient: The gradient with respect to the result.
+
+        Shape:
+            - iterations: $(*, n)$
+            - gradient: $(*, n, r)$
+        """
         by_kernels = choice.pull_back(descent, bounds, trace, iterations, gradient)
         if by_kernels is not None:  # gpu-only: a kernel took the steps
             return by_kernels
-        v, start = _pull_back(descent, bounds, trace, iterations, gradient)
-        return Pullback(v, v.sum(-3), start)
-
-
-def _pull_back(
-    descent: Descent, bounds: Bounds, trace: Trace, iterations: Tensor | None, gradient: Tensor
-) -> tuple[Tensor, Tensor]:
-    r"""Sends a gradient with respect to the last iterate back through every step.
-
-    With $g_k$ the gradient with respect to $h_k$:
-
-    $$u_k = s_k g_{k+1} [z_k > f], \qquad v_k = (1 + b_{k-1}) u_k - b_k u_{k+1}, \qquad g_k = v_k - C v_k$$
-
-    Args:
-        descent: The step.
-        bounds: The projection.
-        trace: The iterates.
-        iterations: Steps that each row took; None where every row took all of them.
-        gradient: The gradient with respect to the result.
-
-    Returns:
-        All $v_k$, and the gradient with respect to the start.
-
-    Shape:
-        - iterations: $(*, n)$
-        - gradient: $(*, n, r)$
-        - the results: $(*, K, n, r)$ and $(*, n, r)$
-    """
-    steps = trace.steps
-    v = gradient.new_empty((*gradient.shape[:-2], steps, *gradient.shape[-2:]))
-    arriving = gradient
-    if iterations is not None:  # a row that stopped early takes its gradient where it stopped
-        arriving = gradient * (iterations == steps).unsqueeze(-1)
-    later: Tensor | None = None
-    for k in reversed(range(steps)):
-        u = bounds.pull_back(arriving, trace.slot(k + 1), trace.scale_of(k))
-        here = torch.mul(u, 1 + (trace.momentum_after(k - 1) if k else 0.0), out=v[..., k, :, :])
-        if later is not None:
-            _subtract_scaled_(here, later, trace.momentum_after(k))
-        arriving = descent.pull_back(here)
-        if iterations is not None:
-            arriving += gradient * (iterations == k).unsqueeze(-1)
-        later = u
-    return v, arriving
+        steps = trace.steps
+        v = gradient.new_empty((*gradient.shape[:-2], steps, *gradient.shape[-2:]))
+        arriving = gradient
+        if iterations is not None:  # a row that stopped early takes its gradient where it stopped
+            arriving = gradient * (iterations == steps).unsqueeze(-1)
+        later: Tensor | None = None
+        for k in reversed(range(steps)):
+            u = bounds.pull_back(arriving, trace.slot(k + 1), trace.scale_of(k))
+            here = torch.mul(u, 1 + (trace.momentum_after(k - 1) if k else 0.0), out=v[..., k, :, :])
+            if later is not None:
+                _subtract_scaled_(here, later, trace.momentum_after(k))
+            arriving = descent.pull_back(here)
+            if iterations is not None:
+                arriving += gradient * (iterations == k).unsqueeze(-1)
+            later = u
+        return Pullback(v, v.sum(-3), arriving)
 
 
 def _subtract_scaled_(target: Tensor, other: Tensor, factor: Momentum) -> None:

@@ -41,10 +41,6 @@ class NearestNeighbors(Solver):
         object.__setattr__(self, "similarity", similarity)
         super().__init__(max_iter=1)
 
-    def init(self, descent: Descent, h: Tensor) -> State:
-        """The state before the search."""
-        return State(h, None)
-
     def step(self, descent: Descent, bounds: Bounds, state: State, out: Tensor | None = None) -> State:
         """The search."""
         num_basis = descent.W.shape[-1]

@@ -28,9 +28,7 @@ class Bounds:
     @classmethod
     def of(cls, x: Tensor, *, floor: float, cap: bool) -> Bounds:
         """The bounds for input x: with a cap, no part may outshine the input, or unrolled h can explode."""
-        if not cap:
-            return cls(floor)
-        return cls(floor, x.abs().amax(-1, keepdim=True))
+        return cls(floor, x.abs().amax(-1, keepdim=True) if cap else None)
 
     def project_(self, z: Tensor) -> Tensor | None:
         """Projects z in place and returns the scale s of each row, or None without a cap."""
