@@ -14,6 +14,7 @@ from torchpfc.nmf.parts import make_parts
 from torchpfc.nn.block import PFCBlock
 from torchpfc.optim.ledger import Ledger
 from torchpfc.solvers import FISTA, NonnegativeLeastSquares, Solver, solve
+from torchpfc.solvers.checks import check_at_least_one
 from torchpfc.solvers.descent import estimate_lipschitz
 
 
@@ -107,10 +108,7 @@ class ContinualPFC(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        sizes = {"in_features": in_features, "num_classes": num_classes, "columns_per_class": columns_per_class}
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+        check_at_least_one(in_features=in_features, num_classes=num_classes, columns_per_class=columns_per_class)
         if not l1 >= 0:
             raise ValueError(f"l1 must be non-negative, got {l1}")
         if not power > 0:
@@ -167,8 +165,7 @@ class ContinualPFC(nn.Module):
         self._check(x)
         if label.shape != x.shape[:1]:
             raise ValueError(f"label must have shape {tuple(x.shape[:1])} to match x, got {tuple(label.shape)}")
-        if count is not None and count < 1:
-            raise ValueError(f"count must be at least 1, got {count}")
+        check_at_least_one(count=count)
         numbers = None if rows is None else torch.as_tensor(rows if isinstance(rows, Tensor) else list(rows)).cpu()
         gained = {}
         for c in sorted(set(label.tolist())):

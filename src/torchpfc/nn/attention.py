@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from torchpfc.solvers import FISTA, Adjoint, NonnegativeLeastSquares, Solver, solve
 from torchpfc.solvers.checks import check_at_least_one
+from torchpfc.solvers.problem import common_shape
 
 ATTENTION_STEPS = 50
 """Steps of the default solver. A head has few dimensions, so codes settle sooner than those of images."""
@@ -271,13 +272,11 @@ def _check(query: Tensor, keys: Tensor, values: Tensor) -> torch.Size:
         raise ValueError(f"query must have shape (..., queries, {features}) to match keys, got {tuple(query.shape)}")
     if values.shape[-2] != count:
         raise ValueError(f"values must have shape (..., {count}, features) to match keys, got {tuple(values.shape)}")
-    leading = [tuple(tensor.shape[:-2]) for tensor in (query, keys, values)]
-    try:
-        stack = torch.broadcast_shapes(*leading[:2])  # type: ignore[no-untyped-call]
-        torch.broadcast_shapes(stack, leading[2])  # type: ignore[no-untyped-call]
-    except RuntimeError:
-        given = ", ".join(map(str, leading))
-        raise ValueError(f"query, keys and values must have leading dimensions that broadcast, got {given}") from None
+    leading = [tensor.shape[:-2] for tensor in (query, keys, values)]
+    stack = common_shape(*leading[:2])
+    if stack is None or common_shape(*leading) is None:
+        given = ", ".join(str(tuple(shape)) for shape in leading)
+        raise ValueError(f"query, keys and values must have leading dimensions that broadcast, got {given}")
     return torch.Size((*stack, query.shape[-2], count))
 
 

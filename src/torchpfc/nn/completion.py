@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchpfc.nn.matching import match_weight
 from torchpfc.solvers import Adjoint, NonnegativeLeastSquares, Solver, solve
-from torchpfc.solvers.problem import check_mask
+from torchpfc.solvers.problem import check_mask, common_shape
 
 if TYPE_CHECKING:
     from torchpfc.nn.block import PFCBlock
@@ -118,7 +118,10 @@ def _observed(
         return x, block.weight_x, mask_x
     if x is None:
         return y, block.weight_y, mask_y
-    rows = _broadcast(x.shape[:-1], y.shape[:-1])
+    rows = common_shape(x.shape[:-1], y.shape[:-1])
+    if rows is None:
+        leading = f"{tuple(x.shape[:-1])}, got {tuple(y.shape[:-1])}"
+        raise ValueError(f"y must have leading dimensions that broadcast with those of x {leading}")
     x, y = x.expand(*rows, -1), y.expand(*rows, -1)
     mask = None
     if mask_x is not None or mask_y is not None:
@@ -136,15 +139,6 @@ def _fill(predicted: Tensor, given: Tensor | None, mask: Tensor | None) -> Tenso
 
 def _everywhere(side: Tensor) -> Tensor:
     return torch.ones((), dtype=torch.bool, device=side.device).expand(side.shape)
-
-
-def _broadcast(rows_x: torch.Size, rows_y: torch.Size) -> torch.Size:
-    try:
-        return torch.Size(torch.broadcast_shapes(rows_x, rows_y))  # type: ignore[no-untyped-call]
-    except RuntimeError:
-        raise ValueError(
-            f"y must have leading dimensions that broadcast with those of x {tuple(rows_x)}, got {tuple(rows_y)}"
-        ) from None
 
 
 def _checked(name: str, given: Tensor | None, mask: Tensor | None, weight: Tensor) -> Tensor | None:

@@ -66,7 +66,7 @@ class NonnegativeLeastSquares:
         if x.ndim < (1 if W.ndim == 2 else 2) or x.shape[-1] != W.shape[-2]:
             rows = "..." if W.ndim == 2 else "..., n"
             raise ValueError(f"x must have shape ({rows}, {W.shape[-2]}) to match W, got {tuple(x.shape)}")
-        if W.ndim > 2 and _broadcast(x.shape[:-2], W.shape[:-2]) is None:
+        if W.ndim > 2 and common_shape(x.shape[:-2], W.shape[:-2]) is None:
             raise ValueError(
                 f"x must have leading dimensions that broadcast with those of W {tuple(W.shape[:-2])}, "
                 f"got {tuple(x.shape[:-2])}"
@@ -80,7 +80,7 @@ class NonnegativeLeastSquares:
         """The shape of the solution h."""
         if self.W.ndim == 2:
             return self.x.shape[:-1] + self.W.shape[-1:]
-        stack = _broadcast(self.x.shape[:-2], self.W.shape[:-2])
+        stack = common_shape(self.x.shape[:-2], self.W.shape[:-2])
         assert stack is not None
         return torch.Size((*stack, self.x.shape[-2], self.W.shape[-1]))
 
@@ -111,12 +111,12 @@ def check_mask(mask: Tensor, x: Tensor, *, name: str = "mask", of: str = "x") ->
         raise TypeError(f"{name} must be boolean (True where {of} is observed), got {mask.dtype}")
     if mask.device != x.device:
         raise ValueError(f"{name} must be on the device of {of} ({x.device}), got {mask.device}")
-    if _broadcast(mask.shape, x.shape) != x.shape:
+    if common_shape(mask.shape, x.shape) != x.shape:
         raise ValueError(f"{name} must broadcast to the shape of {of} {tuple(x.shape)}, got {tuple(mask.shape)}")
 
 
-def _broadcast(*shapes: torch.Size) -> torch.Size | None:
-    """The common shape, or None where there is none."""
+def common_shape(*shapes: torch.Size) -> torch.Size | None:
+    """The shape that shapes broadcast to, or None where there is none."""
     try:
         return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
     except RuntimeError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from torchpfc.solvers.checks import check_at_least_one
+
 KEEPS = ("loss", "accuracy")
 """By which number on validation data the best epoch can be chosen."""
 
@@ -42,8 +44,7 @@ class EarlyStopping:
         keep: str = "loss",
         tol: float = 0.0,
     ) -> None:
-        if patience < 1:
-            raise ValueError(f"patience must be at least 1, got {patience}")
+        check_at_least_one(patience=patience)
         if keep not in KEEPS:
             raise ValueError(f"keep must be one of {', '.join(KEEPS)}, got {keep!r}")
         if not tol >= 0:
