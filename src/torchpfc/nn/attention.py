@@ -79,22 +79,14 @@ def attend(
         >>> found.weights, found.output
         (tensor([[1., 0., 2.]]), tensor([[70.]]))
     """
-    shape = _check(query, keys, values)
+    shape, apart = _check(query, keys, values), False
     if mask is not None:
         mask = _check_mask(mask, query, shape)
-        if mask.shape[-2] > 1:  # every query has keys of its own, so each becomes an example
-            apart = attend(
-                query.unsqueeze(-2),
-                keys.unsqueeze(-3),
-                values.unsqueeze(-3),
-                l1=l1,
-                l2=l2,
-                mask=mask.unsqueeze(-2),
-                solver=solver,
-                adjoint=adjoint,
-                warm_start=None if warm_start is None else warm_start.unsqueeze(-2),
-            )
-            return Attention(output=apart.output.squeeze(-2), weights=apart.weights.squeeze(-2))
+        apart = mask.shape[-2] > 1
+        if apart:  # every query has keys of its own, so each becomes an example
+            query, mask = query.unsqueeze(-2), mask.unsqueeze(-2)
+            keys, values = keys.unsqueeze(-3), values.unsqueeze(-3)
+            warm_start = None if warm_start is None else warm_start.unsqueeze(-2)
         keys, values = keys.where(mask.mT, 0.0), values.where(mask.mT, 0.0)
         warm_start = None if warm_start is None else warm_start.where(mask, 0.0)
     problem = NonnegativeLeastSquares(query, keys.mT, l1, l2)
@@ -102,7 +94,8 @@ def attend(
     h = solve(problem, solver, adjoint=adjoint, warm_start=warm_start).h
     if mask is not None:
         h = h.where(mask, 0.0)  # a key of zeros stays where it starts, and a floor or a random start is not zero
-    return Attention(output=h @ values, weights=h)
+    output = h @ values
+    return Attention(output.squeeze(-2), h.squeeze(-2)) if apart else Attention(output, h)
 
 
 class FactorizedAttention(nn.Module):
