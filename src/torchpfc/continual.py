@@ -237,11 +237,9 @@ class ContinualPFC(nn.Module):
             self.block = self._make_block(count)
         else:
             self.block.add_basis(count)
-        with torch.no_grad():
-            self.block.weight_x[:, start:] = parts
-            self.block.weight_y[:, start:] = 0
-            self.block.weight_y[c, start:] = 1
-        self.block.reset_step_size()
+        outputs = parts.new_zeros(self.num_classes, count)
+        outputs[c] = 1
+        self.block.set_parts_(parts, outputs, start)
         return range(start, start + count)
 
     def _make_block(self, num_basis: int) -> PFCBlock:

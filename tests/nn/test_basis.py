@@ -64,6 +64,16 @@ def block_of(weight_x: Tensor, weight_y: Tensor, solver: FISTA | None = None) ->
     return block
 
 
+@pytest.mark.parametrize("first", [0, 4])
+def test_parts_that_are_put_in_are_those_of_a_block_that_never_had_others(first: int) -> None:
+    block = make_block()
+    fresh_x, fresh_y = (torch.rand(size, 6 - first, generator=seeded(size), dtype=torch.float64) for size in (8, 3))
+    kept_x, kept_y = block.weight_x.detach()[:, :first], block.weight_y.detach()[:, :first]
+    expected = block_of(torch.cat([kept_x, fresh_x], 1), torch.cat([kept_y, fresh_y], 1))
+    block.set_parts_(fresh_x, fresh_y, first)
+    assert torch.equal(block(make_input()), expected(make_input()))
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("nonnegative", [True, False])
 def test_empty_new_parts_change_nothing(training: bool, nonnegative: bool) -> None:

@@ -172,11 +172,9 @@ class PFCBlock(nn.Module):
                 f"x and y must be non-negative for non-negative weights, got a minimum of {min(x.min(), y.min()):.3g}; "
                 "pass nonnegative=False for semi-NMF"
             )
-        floor = block.weight_floor
-        with torch.no_grad():
-            block.weight_x.copy_(x.T if floor is None else x.T.clamp(min=floor))
-            block.weight_y.copy_(y.T if floor is None else y.T.clamp(min=floor))
-        block.reset_step_size()
+        if (floor := block.weight_floor) is not None:
+            x, y = x.clamp(min=floor), y.clamp(min=floor)
+        block.set_parts_(x.T, y.T)
         return block
 
     @property
@@ -204,6 +202,23 @@ class PFCBlock(nn.Module):
         with torch.no_grad():
             for weight in (self.weight_x, self.weight_y):
                 self.draw_(weight, generator)
+        self.reset_step_size()
+
+    @torch.no_grad()
+    def set_parts_(self, weight_x: Tensor, weight_y: Tensor, first: int = 0) -> None:
+        r"""Puts parts in the place of those from a column on, and finds the solver's step size for them.
+
+        Args:
+            weight_x: The inputs that the parts stand for.
+            weight_y: What they predict.
+            first: The column that the first of them becomes.
+
+        Shape:
+            - weight_x: $(\text{in_features}, \text{num_basis} - \text{first})$
+            - weight_y: $(\text{out_features}, \text{num_basis} - \text{first})$
+        """
+        self.weight_x[..., first:].copy_(weight_x)
+        self.weight_y[..., first:].copy_(weight_y)
         self.reset_step_size()
 
     def reset_step_size(self) -> None:

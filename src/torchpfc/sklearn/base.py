@@ -291,20 +291,17 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             device=weight_x.device,
             dtype=weight_x.dtype,
         )
-        with torch.no_grad():
-            block.weight_x.copy_(weight_x)
-            block.weight_y.copy_(weight_y)
-        block.reset_step_size()
+        block.set_parts_(weight_x, weight_y)
         return block.eval()
 
-    def _add_parts(self, weight_x: Tensor, weight_y: Tensor, batch: int) -> None:
-        """Appends parts to the block and enters them into the ledger."""
+    def _add_parts(self, weight_x: Tensor, weight_y: Tensor, batch: int, *, nonnegative: bool) -> None:
+        """Appends parts to the block, or begins with a block of them, and enters them into the ledger."""
+        if not hasattr(self, "block_"):
+            self._begin_with(self._new_block(weight_x, weight_y, nonnegative=nonnegative), batch)
+            return
         first = self.block_.num_basis
         self.block_.add_basis(weight_x.shape[1])
-        with torch.no_grad():
-            self.block_.weight_x[:, first:] = weight_x
-            self.block_.weight_y[:, first:] = weight_y
-        self.block_.reset_step_size()
+        self.block_.set_parts_(weight_x, weight_y, first)
         self.block_.eval()
         self.ledger_.record(batch, range(first, self.block_.num_basis))
 

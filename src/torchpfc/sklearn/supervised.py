@@ -99,10 +99,7 @@ class SupervisedPFC(PFCEstimator):
         train, kept = hold_out(rows, self._labels(rows), self.validation_fraction, generator)
         count = None if self.parts_per_batch == "auto" else int(self.parts_per_batch)
         W_x, W_y = self._find_parts(train, count, 0, generator)
-        if first:
-            self._begin_with(self._new_block(W_x, torch.zeros_like(W_y), nonnegative=nonnegative), batch)
-        else:
-            self._add_parts(W_x, torch.zeros_like(W_y), batch)
+        self._add_parts(W_x, torch.zeros_like(W_y), batch, nonnegative=nonnegative)
         with torch.no_grad():
             self.block_.weight_y[:, known:] = self._outputs_of_new_parts(train, W_y, known)
         self._end_batch(batch, train, kept, generator, known=known)

@@ -153,11 +153,7 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
         train, kept = hold_out(rows, None, self.validation_fraction, generator)
         count = self._count(X, None) if self.parts_per_batch == "auto" else int(self.parts_per_batch)
         weight, _ = self._factorize(train.x, count, None, generator)
-        outputs = weight.new_zeros(1, weight.shape[1])
-        if first:
-            self._begin_with(self._new_block(weight, outputs, nonnegative=self.nonnegative), batch)
-        else:
-            self._add_parts(weight, outputs, batch)
+        self._add_parts(weight, weight.new_zeros(1, weight.shape[1]), batch, nonnegative=self.nonnegative)
         self._end_batch(batch, train, kept, generator, known=known)
         return self
 
