@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchpfc.optim.rmsprop import check_hyperparameters, learned_tensors, rmsprop_, settings
-from torchpfc.optim.windowed import ColumnsExhausted, WindowedOptimizer
+from torchpfc.optim.windowed import WindowedOptimizer
 
 
 class StackedRMSpropSLW(WindowedOptimizer):
@@ -122,25 +122,13 @@ class StackedRMSpropSLW(WindowedOptimizer):
         """
         return self.window.reset(position).advance(steps - 1).columns.stop
 
-    def check_room(self, steps: int) -> None:
-        """Raises `ColumnsExhausted` where some window would leave the matrix.
-
-        Args:
-            steps: How many steps are to be taken.
-        """
-        have = self.num_columns
-        for model, position in enumerate(self.positions):
-            if (need := self.columns_after(position, steps)) > have:
-                raise ColumnsExhausted(f"{steps} steps of model {model} must end within {have} columns, got {need}")
-
-    def inside(self, p: Tensor, dim: int = -1) -> Tensor:
+    def inside(self, p: Tensor) -> Tensor:
         """Which columns of a parameter the last step could change, as a mask that broadcasts to it; none before it.
 
         Args:
             p: The parameter.
-            dim: The dimension that counts its columns.
         """
-        return _inside(self.param_groups[0]["window"], p, dim)
+        return _inside(self.param_groups[0]["window"], p, -1)
 
     def _next(self) -> tuple[Tensor, Tensor]:
         group = self.param_groups[0]
