@@ -10,21 +10,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from torchpfc.interpret.explanation import Coupled
 
-class Recurrent(Protocol):
+
+class Recurrent(Coupled, Protocol):
     """A factorized RNN, however it was learned: `FactorizedRNN`, its cell, or `NMFRNN`."""
-
-    @property
-    def weight_y(self) -> Tensor:
-        """What each part predicts."""
 
     @property
     def weight_h(self) -> Tensor:
         """The state before each part."""
-
-    @property
-    def weight_x(self) -> Tensor:
-        """The input that each part stands for."""
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,9 @@ class Alternation:
         size = rows if self.batch_size is None else self.batch_size
         batches, codes = self.data.batches(size), [H[:, k : k + size] for k in range(0, rows, size)]
         W = self._start_on_sample(W, H)
-        last = now = self._before_first(batches, W, codes)
+        # Sums are in float64, since differences are added for as long as the run takes.
+        none = _Sums(*(W.new_zeros(len(W), size, dtype=torch.float64) for size in (len(W), W.shape[1], 1)))
+        last = now = _State(W, codes, [none] * len(batches), none, math.inf)
         reach, share = _Reach(), 0.0
         while True:
             new = self._pass(batches, last, now, share)
@@ -149,11 +151,6 @@ class Alternation:
                 break
             before = state.objective
         return W
-
-    def _before_first(self, batches: list[Matrix], W: Tensor, codes: list[Tensor]) -> _State:
-        # In float64, since differences are added for as long as the run takes.
-        none = _Sums(*(W.new_zeros(len(W), size, dtype=torch.float64) for size in (len(W), W.shape[1], 1)))
-        return _State(W, codes, [none] * len(batches), none, math.inf)
 
     def _may_go_ahead(self) -> bool:
         return isinstance(self.rule, HALS) and self.rule.extrapolate and self._normalization_in_loop() is None

@@ -303,9 +303,10 @@ class NMFRNN(nn.Module):
     @torch.no_grad()
     def _learn(self, batch: _Batch, start: Tensor | None) -> tuple[Losses, Tensor]:
         """Finds the states, then moves the weights; also returns the states, for the next pass to start from."""
-        states = self.inference.states(self._right_update(self.rate_h), batch.x, batch.state, start)
+        x = batch.slices.x
+        states = self.inference.states(self._right_update(self.rate_h), x, batch.state, start)
         before = torch.cat([batch.state.unsqueeze(0), states[:-1]])
-        V = slices_as_rows(torch.cat([batch.y, before, batch.x], dim=-1))
+        V = slices_as_rows(torch.cat([batch.y, before, x], dim=-1))
         H = slices_as_rows(states)
         losses = self._losses(V, H, batch.mask)
         self._left_update_(V, H, batch.mask)
@@ -362,7 +363,7 @@ class NMFRNN(nn.Module):
             except RuntimeError:
                 raise ValueError(f"mask must broadcast to shape {shape}, got {tuple(mask.shape)}") from None
             rows = mask.reshape(-1, shape[-1]).T.reshape(-1, 1)  # (T n, 1), as in slices_as_rows
-        return _Batch(inputs.x, targets.x, rows, inputs.first_state(state, self.num_basis), inputs)
+        return _Batch(inputs, targets.x, rows, inputs.first_state(state, self.num_basis))
 
     def _slices(self, x: Tensor, name: str, size: int) -> Slices:
         x = self._one_hot(x, name, size)
@@ -383,11 +384,10 @@ class NMFRNN(nn.Module):
 class _Batch(NamedTuple):
     """What a pass learns from."""
 
-    x: Tensor  # (T, *, n, input_size)
+    slices: Slices  # the inputs
     y: Tensor  # (T, *, n, output_size)
     mask: Tensor | None  # (T n, 1): True where a slice has a target
     state: Tensor  # (*, n, num_basis)
-    slices: Slices  # the way back to the shape of the caller
 
 
 def _largest_eigenvalue(W: Tensor) -> Tensor:
