@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -107,15 +106,9 @@ class TransitionGraph:
         return symbols
 
     def _after(self, states: Iterable[State]) -> list[State]:
-        reached = {column for state in states for column in self._targets.get(state.column, ())}
+        left = {state.column for state in states}
+        reached = {transition.target for transition in self.transitions if transition.source in left}
         return [state for state in self.states if state.column in reached]
-
-    @cached_property
-    def _targets(self) -> dict[int, list[int]]:
-        targets: dict[int, list[int]] = {}
-        for transition in self.transitions:
-            targets.setdefault(transition.source, []).append(transition.target)
-        return targets
 
 
 def columns_in_use(model: Recurrent, threshold: float = 0.01) -> Tensor:

@@ -45,6 +45,12 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     n_features_in_: int
     n_iter_: int
 
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn should know."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = self.nonnegative is True
+        return tags
+
     # What a concrete estimator says of itself
 
     @abstractmethod

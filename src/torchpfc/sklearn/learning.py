@@ -88,8 +88,6 @@ def equal_shares(sizes: list[int], total: int) -> list[int]:
 @torch.no_grad()
 def couple(block: PFCBlock, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Codes, predictions and reconstructions of rows, without gradients and not too many at a time."""
-    if not len(x):
-        return x.new_zeros(0, block.num_basis), x.new_zeros(0, block.out_features), x
     parts = [block.couple(chunk) for chunk in x.split(_CHUNK)]  # type: ignore[no-untyped-call]
     return tuple(torch.cat([getattr(part, name) for part in parts]) for name in ("h", "y", "x"))  # type: ignore[return-value]
 

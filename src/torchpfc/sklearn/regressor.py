@@ -158,11 +158,7 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
         return ("y",) if self._one_output else tuple(f"y{k}" for k in range(len(self.base_)))
 
     def _affine(self) -> tuple[Tensor, Tensor]:
-        like = self.block_.weight_y
-        base, scale = (
-            torch.tensor(values, dtype=like.dtype, device=like.device) for values in (self.base_, self.output_scale_)
-        )
-        return base, scale
+        return self._tensor(self.base_), self._tensor(self.output_scale_)
 
     def _extra_state(self) -> dict[str, Any]:
         return {

@@ -43,12 +43,6 @@ class SupervisedPFC(PFCEstimator):
     random_state: Any = None
     verbose: int = 0
 
-    def __sklearn_tags__(self) -> Any:
-        """What scikit-learn should know."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = self.nonnegative is True
-        return tags
-
     # What a concrete estimator says of itself
 
     def _set_targets(self, raw: Array, weight: Array, *, nonnegative: bool) -> None:

@@ -78,7 +78,6 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn should know."""
         tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = self.nonnegative is True
         tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
@@ -200,8 +199,6 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
     @torch.no_grad()
     def _solve(self, x: Tensor) -> Tensor:
         """Amounts to a tolerance, whatever is missing."""
-        if not len(x):
-            return x.new_zeros(0, self.block_.num_basis)
         filled, mask = _filled(x)
         tol = 1e-5 if x.dtype == torch.float32 else 1e-8
         with warnings.catch_warnings():
