@@ -362,3 +362,11 @@ def test_columns_that_were_computed_have_an_entry_like_those_that_were_learned()
     assert ledger.columns_of([4]) == (range(0, 3),)
     with pytest.raises(ValueError, match="rows must be those that batch 3 had before"):
         ledger.record(3, [9], rows=[1])
+
+
+def test_an_entry_that_is_refused_leaves_the_ledger_ready_for_the_next() -> None:
+    ledger = Ledger()
+    with pytest.raises(ValueError, match="columns must be non-negative, got -1"):
+        ledger.record(0, [-1])
+    ledger.record(1, [2])
+    assert ledger.batches == [1] and ledger.steps == 1

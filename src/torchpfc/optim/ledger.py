@@ -91,7 +91,12 @@ class Ledger:
             rows: Its examples. A batch that has been here before must have the same. None where they do not matter:
                 the ledger can then answer for batches only.
         """
-        self._begin(index(id), None if rows is None else _as_ints(rows))
+        id, examples = index(id), None if rows is None else _as_ints(rows)
+        if self._current is not None:
+            raise RuntimeError(f"batch {self._current[0]} must end before batch {id} begins")
+        if id in self._rows and self._rows[id] != examples:
+            raise ValueError(f"rows must be those that batch {id} had before, got others; give it another number")
+        self._current = id, examples
         try:
             yield
         finally:
@@ -119,9 +124,8 @@ class Ledger:
             columns: Those that it could write.
             rows: Its examples; see `batch`.
         """
-        self._begin(index(id), None if rows is None else _as_ints(rows))
-        self._write(as_ranges(columns))
-        self._current = None
+        with self.batch(id, rows):
+            self._write(as_ranges(columns))
 
     def follow(self, stream: Stream) -> Following:
         """The batches of a stream, for `torchpfc.training.fit`; the ledger is told of each before its step.
@@ -285,13 +289,6 @@ class Ledger:
         self._columns = {batch["id"]: merged(range(*pair) for pair in batch["columns"]) for batch in batches}
         self._rows = {batch["id"]: None if batch["rows"] is None else list(batch["rows"]) for batch in batches}
         self._first_steps = {batch["id"]: batch["first_step"] for batch in batches}
-
-    def _begin(self, id: int, rows: list[int] | None) -> None:
-        if self._current is not None:
-            raise RuntimeError(f"batch {self._current[0]} must end before batch {id} begins")
-        if id in self._rows and self._rows[id] != rows:
-            raise ValueError(f"rows must be those that batch {id} had before, got others; give it another number")
-        self._current = id, rows
 
     def _enter(self, optimizer: Optimizer, *_: Any) -> None:
         """Enters a step before it is taken: one that fails halfway is in the ledger too."""
