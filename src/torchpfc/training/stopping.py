@@ -115,9 +115,7 @@ class BestWeights:
             if better.ndim:
                 places = better.nonzero()[:, 0] if members is None else members[better]
                 self.values[name][places.to(value.device)] = value[better.to(value.device)]
-            elif better and self.values[name].shape == value.shape:
-                self.values[name].copy_(value)
-            elif better:  # the model has gained or lost parts
+            elif better:  # in new memory: the model may have gained or lost parts
                 self.values[name] = value.detach().clone()
 
     def state_dict(self) -> dict[str, Tensor]:
