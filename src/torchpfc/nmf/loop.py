@@ -127,6 +127,7 @@ class Alternation:
         none = _Sums(*(W.new_zeros(len(W), size, dtype=torch.float64) for size in (len(W), W.shape[1], 1)))
         last = now = _State(W, codes, [none] * len(batches), none, math.inf)
         reach, share = _Reach(), 0.0
+        may_go_ahead = isinstance(self.rule, HALS) and self.rule.extrapolate and self._normalization_in_loop() is None
         while True:
             new = self._pass(batches, last, now, share)
             if share and new.objective > now.objective:
@@ -135,7 +136,7 @@ class Alternation:
             else:
                 slow = now.objective - new.objective < _FAST * now.objective
                 last, now = now, new
-                share = reach.grow() if slow and self._may_go_ahead() else 0.0
+                share = reach.grow() if slow and may_go_ahead else 0.0
             yield now
 
     def _start_on_sample(self, W: Tensor, H: Tensor) -> Tensor:
@@ -151,9 +152,6 @@ class Alternation:
                 break
             before = state.objective
         return W
-
-    def _may_go_ahead(self) -> bool:
-        return isinstance(self.rule, HALS) and self.rule.extrapolate and self._normalization_in_loop() is None
 
     def _pass(self, batches: list[Matrix], last: _State, now: _State, share: float) -> _State:
         """Updates the codes of each batch in turn, and W after each.

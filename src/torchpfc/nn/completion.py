@@ -125,8 +125,9 @@ def _observed(
     x, y = x.expand(*rows, -1), y.expand(*rows, -1)
     mask = None
     if mask_x is not None or mask_y is not None:
+        everywhere = torch.ones((), dtype=torch.bool, device=x.device)
         sides = ((y, mask_y), (x, mask_x))
-        mask = torch.cat([_everywhere(side) if m is None else m.expand(side.shape) for side, m in sides], dim=-1)
+        mask = torch.cat([(everywhere if m is None else m).expand(side.shape) for side, m in sides], dim=-1)
     # Rows scaled by a root of the weight have a squared error scaled by the weight itself.
     return torch.cat([scale * y, x], dim=-1), torch.cat([scale * block.weight_y, block.weight_x], dim=-2), mask
 
@@ -135,10 +136,6 @@ def _fill(predicted: Tensor, given: Tensor | None, mask: Tensor | None) -> Tenso
     if given is None:
         return predicted
     return given.expand_as(predicted) if mask is None else torch.where(mask, given, predicted)
-
-
-def _everywhere(side: Tensor) -> Tensor:
-    return torch.ones((), dtype=torch.bool, device=side.device).expand(side.shape)
 
 
 def _checked(name: str, given: Tensor | None, mask: Tensor | None, weight: Tensor) -> Tensor | None:

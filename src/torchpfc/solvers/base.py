@@ -216,8 +216,7 @@ def iterate(solver: Solver, descent: Descent, bounds: Bounds, start: Tensor, tra
         if trace is not None:
             trace.add(state)
         if rows is not None and ((k + 1) % solver.check_every == 0 or k + 1 == solver.max_iter):
-            rows.close(state, solver.violation(descent, bounds, state), k + 1)
-            if rows.all_closed:
+            if rows.close(state, solver.violation(descent, bounds, state), k + 1):
                 break
             if (kept := rows.drop_closed()) is not None:
                 state, descent, bounds = state.rows(kept), descent.rows(kept), bounds.rows(kept)
@@ -241,8 +240,8 @@ class _OpenRows:
         self._iterations = torch.zeros(rows, dtype=torch.int64, device=device)
         self._converged = torch.zeros(rows, dtype=torch.bool, device=device)
 
-    def close(self, state: State, violation: Tensor, step: int) -> None:
-        """Takes the results of the open rows and closes those that have reached the tolerance."""
+    def close(self, state: State, violation: Tensor, step: int) -> bool:
+        """Takes the results of the open rows, closes those that have reached the tolerance, and says if that is all."""
         rows = self._index[self._open]
         done = violation.flatten()[self._open] <= self._tol
         self._h.flatten(0, -2)[rows] = state.h.flatten(0, -2)[self._open]
@@ -251,9 +250,6 @@ class _OpenRows:
         self._iterations.view(-1)[rows] = step
         self._converged.view(-1)[rows] = done
         self._open = self._open[~done]
-
-    @property
-    def all_closed(self) -> bool:
         return not len(self._open)
 
     def drop_closed(self) -> Tensor | None:
