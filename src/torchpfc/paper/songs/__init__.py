@@ -48,14 +48,11 @@ def generate_track(seed: int | tuple[int, ...], seconds: float = 30.0) -> Track:
         raise ValueError(f"seconds must be at least 0.1, got {seconds}")
     rng = np.random.Generator(np.random.PCG64(seed))
     score = compose(rng, seconds)
-    vocals = echo(rng, sing(rng, score.melody, seconds), float(rng.uniform(0.3, 1.2)), float(rng.uniform(0.05, 0.25)))
-    others = play_others(rng, score, seconds)
-    others = echo(rng, others, float(rng.uniform(0.3, 1.2)), float(rng.uniform(0.05, 0.25)))
     parts = {
+        "vocals": echo(rng, sing(rng, score.melody, seconds)),
+        "other": echo(rng, play_others(rng, score, seconds)),
         "drums": play_drums(rng, score, seconds),
         "bass": play_bass(rng, score, seconds),
-        "other": others,
-        "vocals": vocals,
     }
     mixed = _mix(rng, parts)
     name = "generated " + "-".join(str(number) for number in np.atleast_1d(seed))

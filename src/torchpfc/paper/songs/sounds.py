@@ -58,8 +58,9 @@ def add(out: Signal, start: float, sound: Signal) -> None:
     out[first + skipped : first + skipped + len(sound)] += sound
 
 
-def echo(rng: np.random.Generator, x: Signal, seconds: float, amount: float) -> Signal:
-    """A signal in a room whose sound falls by 60 dB within so many seconds."""
+def echo(rng: np.random.Generator, x: Signal) -> Signal:
+    """A signal in some room, whose sound falls by 60 dB within about a second."""
+    seconds, amount = rng.uniform(0.3, 1.2), rng.uniform(0.05, 0.25)
     t = clock(seconds)
     room = rng.standard_normal(len(t)) * 10 ** (-3 * t / seconds)
     room *= amount / np.sqrt(np.sum(room**2))
