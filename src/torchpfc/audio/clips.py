@@ -80,19 +80,18 @@ class ClipSampler:
         """
         if count < 1:
             raise ValueError(f"count must be at least 1, got {count}")
-        sums: dict[bool, Tensor] = {}
-        where = self._places(count, generator)
-        for number, stem in enumerate(STEMS):
-            if number and not self.aligned:
+        parts: dict[str, Tensor] = {}
+        for stem in STEMS:
+            if not parts or not self.aligned:
                 where = self._places(count, generator)
             clips = torch.stack([self.tracks[i].stems[stem][0, at : at + self.samples] for i, at in where]).float()
             if self.gains is not None:
                 low, high = self.gains
                 drawn = torch.rand(1 if self.gain_per_batch else count, 1, generator=generator)
                 clips = clips * (low + (high - low) * drawn).to(clips.device)
-            sung = stem == "vocals"
-            sums[sung] = sums[sung] + clips if sung in sums else clips
-        return Clips(sums[False] + sums[True], sums[True])
+            parts[stem] = clips
+        accompaniment = parts["drums"] + parts["bass"] + parts["other"]
+        return Clips(accompaniment + parts["vocals"], parts["vocals"])
 
     def _places(self, count: int, generator: torch.Generator) -> list[tuple[int, int]]:
         """Songs and first samples, each place of each song as likely as any other."""

@@ -107,10 +107,8 @@ class Separator:
             raise TypeError(f"mixture must have a floating-point dtype and samples from -1 to 1, got {mixture.dtype}")
         self._mixture = torch.cat([self._mixture, mixture], dim=-1)
         heard = torch.cat([self._heard, mixture], dim=-1)
-        *blocks, last = torch.split(heard, self._block, dim=-1)
-        if last.shape[-1] == self._block:
-            blocks, last = [*blocks, last], last[:, :0]
-        self._heard = last.clone()
+        blocks = [block for block in torch.split(heard, self._block, dim=-1) if block.shape[-1] == self._block]
+        self._heard = heard[:, len(blocks) * self._block :].clone()
         done = [self._separate(self._analysis.push(self._to_features.push(block))) for block in blocks]
         return self._give(torch.cat([self._mixture[:, :0], *done], dim=-1))
 
