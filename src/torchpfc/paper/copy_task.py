@@ -108,13 +108,13 @@ def draw_batch(
 def build_nmf(config: CopyConfig, seed: int) -> NMFRNN:
     """An untrained network that learns without backpropagation."""
     task, network = config.task, config.network
-    return config.updates.build(
+    return NMFRNN(
         task.input_size,
         network.num_basis,
         task.num_symbols,
-        random_stream(seed, "weights"),
         inference=SliceBySlice(network.iterations),
-        nonnegative=network.nonnegative,
+        generator=random_stream(seed, "weights"),
+        **config.updates.options(network.nonnegative),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torchpfc.nn import keep_nonnegative, stack_models
 from torchpfc.optim import RMSprop
 from torchpfc.paper.learners import GradientLearner, Sequences
+from torchpfc.paper.recurrent_models import SequenceErrors
 from torchpfc.paper.results import Result
 from torchpfc.paper.stack_run import Found, StackRun
 from torchpfc.training import random_stream
@@ -57,9 +58,10 @@ class NetworkRun(StackRun):
         networks = [network.build(input_size, output_size, stream, init_high=init_high) for stream in streams]
         stack = stack_models(networks).to(self.device, self.dtype)
         optimizer = RMSprop(stack.parameters(), lr=optimizing.lr, weight_decay=optimizing.weight_decay)
-        if network.model == "factorized" and network.nonnegative:
+        factorized = network.model == "factorized"
+        if factorized and network.nonnegative:
             keep_nonnegative(stack, optimizer)
-        errors = network.errors(last)
+        errors = SequenceErrors(1.0, network.reconstruction_weight if factorized else 0.0, last)
         return GradientLearner(stack, optimizer, lambda members: errors, self.fabric)
 
     def result(self, i: int, found: Found) -> Result:

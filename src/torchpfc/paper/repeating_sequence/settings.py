@@ -118,8 +118,7 @@ class RepeatingSequence(SequenceConfig):
     def make_network(self, seed: int, start: int = 0) -> NMFRNN:
         """A network as it begins, with the settings that it will have in the end."""
         stream = random_stream(seed, "weights", start)
-        inference = INFERENCES[self.inference](self.iterations)
-        network = self.updates.build(NUM_SYMBOLS, self.num_basis, NUM_SYMBOLS, stream, inference=inference)
+        network = NMFRNN(NUM_SYMBOLS, self.num_basis, generator=stream, **self.updates.options())
         self.prepare(network, 1.0)
         return network
 
