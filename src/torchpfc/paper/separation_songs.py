@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
-from torch import Tensor
 
 from torchpfc.audio import Clips, Features, Track, find_musdb, find_tracks
 from torchpfc.audio.stems import load_tracks
@@ -143,9 +142,7 @@ class Songs:
         return max(1, round(self.config.epochs * length / (self.config.batch_size * self.config.samples)))
 
 
-@lru_cache(maxsize=3)  # the next stack mostly learns from the same songs
-def _make_songs(split: str, count: int, seconds: float) -> list[Track]:
-    return generate_tracks(split, count, seconds)
+_make_songs = lru_cache(maxsize=3)(generate_tracks)  # the next stack mostly learns from the same songs
 
 
 def load_songs(config: SeparationConfig, data_dir: Path | None = None) -> Songs:
@@ -181,20 +178,9 @@ def load_songs(config: SeparationConfig, data_dir: Path | None = None) -> Songs:
     return Songs(train, valid, files.test, config)
 
 
-class Heard(NamedTuple):
-    r"""Clips as features.
-
-    Shape:
-        - mixture, vocals: $(n, T, \text{bins})$
-    """
-
-    mixture: Tensor
-    vocals: Tensor
-
-
-def hear(clips: Clips) -> Heard:
-    """The features of clips."""
-    return Heard(*(FEATURES.of(FEATURES.analyze(part)) for part in clips))
+def hear(clips: Clips) -> Clips:
+    r"""Clips as features, each $(n, T, \text{bins})$."""
+    return Clips(*(FEATURES.of(FEATURES.analyze(part)) for part in clips))
 
 
 def all_clips(tracks: Sequence[Track], samples: int) -> Clips:
