@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchpfc.paper.registry import Experiment, Row, Table, as_published, register
@@ -31,14 +31,9 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
 """What might help, or hurt: one change at a time, and the settings that the paper's text gives."""
 
 
-def _sizes(table: str) -> Iterator[Row]:
-    for size in SIZES:
-        yield Row(f"{table}.{size}", RepeatingSequence(num_basis=size), seeds=20)
-
-
-def _random_patterns() -> Iterator[Row]:
-    for size in (25, 50, 100, 150):
-        yield Row(f"SEQR.{size}", change(RepeatingSequence(num_basis=size), pattern="random"), seeds=20)
+def _sizes(table: str, sizes: Sequence[int] = SIZES, *, pattern: str = "published") -> Iterator[Row]:
+    for size in sizes:
+        yield Row(f"{table}.{size}", change(RepeatingSequence(num_basis=size), pattern=pattern), seeds=20)
 
 
 def _changes() -> Iterator[Row]:
@@ -93,7 +88,12 @@ register(
             Table(
                 "SEQM", "The same: the right machine", tuple(_sizes("SEQM")), "machine", OF_MACHINE, over="num_basis"
             ),
-            Table("SEQR", "The same with random patterns", tuple(_random_patterns()), "success"),
+            Table(
+                "SEQR",
+                "The same with random patterns",
+                tuple(_sizes("SEQR", (25, 50, 100, 150), pattern="random")),
+                "success",
+            ),
             Table(
                 "SEQX", "A repeating sequence, one setting changed at a time", tuple(_changes()), "machine", OF_MACHINE
             ),
