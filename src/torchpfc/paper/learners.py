@@ -88,11 +88,8 @@ class Shared:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._source:
-            if self._parts > 1:
-                batch = type(batch)(
-                    *(None if whole is None else whole[:, self._part :: self._parts] for whole in batch)
-                )
-            yield batch
+            own = (None if whole is None else whole[:, self._part :: self._parts] for whole in batch)
+            yield type(batch)(*own)
 
 
 class Learner(ABC):
