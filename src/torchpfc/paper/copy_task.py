@@ -12,9 +12,9 @@ from torch import Tensor
 from torchpfc.data.sequences import CopyTask
 from torchpfc.nn import NMFRNN, SliceBySlice
 from torchpfc.paper.components import Optimizer
-from torchpfc.paper.learners import Learner, NMFLearner, Sequences, Source, small_states
+from torchpfc.paper.learners import Learner, NMFLearner, Rounds, Sequences, Source, small_states
 from torchpfc.paper.recurrent_models import NETWORKS, NORMALIZATIONS, Network, Updates
-from torchpfc.paper.recurrent_run import NetworkRun, Rounds
+from torchpfc.paper.recurrent_run import NetworkRun
 from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context

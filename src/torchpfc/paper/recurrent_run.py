@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-
 from torchpfc.nn import keep_nonnegative, stack_models
 from torchpfc.optim import RMSprop
-from torchpfc.paper.learners import GradientLearner, Sequences
+from torchpfc.paper.learners import GradientLearner
 from torchpfc.paper.recurrent_models import SequenceErrors
 from torchpfc.paper.results import Result
 from torchpfc.paper.stack_run import Found, StackRun
 from torchpfc.training import random_stream
-
-
-@dataclass(eq=False)
-class Rounds:
-    """A source of batches that are made when they are asked for."""
-
-    count: int
-    """Batches in a round."""
-    batches: Callable[[int], Iterable[Sequences]]
-    """Makes those of a round, by its number."""
-    epoch: int = 0
-
-    def __len__(self) -> int:
-        return self.count
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the round."""
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[Sequences]:
-        return iter(self.batches(self.epoch))
 
 
 class NetworkRun(StackRun):

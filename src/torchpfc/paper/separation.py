@@ -9,23 +9,13 @@ from typing import Any
 import torch
 
 from torchpfc.audio import ClipSampler, NMFSeparator, save_separator
-from torchpfc.paper.learners import Learner, Sequences, Source
+from torchpfc.paper.learners import Learner, Rounds, Sequences, Source
 from torchpfc.paper.recurrent_models import mean_squares
-from torchpfc.paper.recurrent_run import NetworkRun, Rounds
+from torchpfc.paper.recurrent_run import NetworkRun
 from torchpfc.paper.registry import Experiment, Job, Ratio, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
-from torchpfc.paper.separation_measures import (
-    ByModel,
-    ByNothing,
-    ByOracle,
-    Method,
-    draw,
-    excerpt,
-    listen,
-    measure,
-    measure_error,
-)
+from torchpfc.paper.separation_measures import ByModel, ByNothing, ByOracle, Method, measure, measure_error, show
 from torchpfc.paper.separation_songs import FEATURES, NETWORKS, SeparationConfig, Songs, all_clips, hear, load_songs
 from torchpfc.paper.settings import change, settings
 from torchpfc.paper.stack_run import Examined, Found, make_result
@@ -99,9 +89,7 @@ def complete(found: Found, method: Method, songs: Songs, job: Job, context: Cont
     if context.test:
         found.metrics |= measure(method, songs, config.samples)
         if not job.seed:  # one of the runs is enough to look at and to listen to
-            song = excerpt(next(songs.test()))
-            found.images |= draw(method, song)
-            found.sounds |= listen(method, song)
+            found |= show(method, next(songs.test()))
     return found
 
 

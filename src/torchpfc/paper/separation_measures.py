@@ -29,6 +29,7 @@ from torchpfc.audio.files import Audio, encode_mp3
 from torchpfc.nn import FactorizedRNN, record_couplings
 from torchpfc.paper.drawing import LINE, draw_framed, draw_pixels
 from torchpfc.paper.separation_songs import FEATURES, Songs, all_clips, hear
+from torchpfc.paper.stack_run import Found
 
 SHOWN_COLUMNS = 32
 """How many of the columns that were used most are drawn."""
@@ -137,6 +138,12 @@ def _superposition(method: ByModel, track: Track, samples: int) -> float:
     parts = clips.vocals, clips.mixture - clips.vocals
     x1, x2 = (FEATURES.of(FEATURES.analyze(part)).to(method.weight) for part in parts)
     return superposition_error(method.model, x1, x2)
+
+
+def show(method: Method, track: Track) -> Found:
+    """How the seconds with the loudest vocals look and sound when they are separated."""
+    song = excerpt(track)
+    return Found({}, images=draw(method, song), sounds=listen(method, song))
 
 
 def excerpt(track: Track) -> Track:

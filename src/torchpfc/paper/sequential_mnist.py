@@ -14,9 +14,9 @@ from torchpfc.data.images import ImageData
 from torchpfc.nn import NMFRNN, SliceBySlice
 from torchpfc.paper.components import ImageConfig, ImageModel, Optimizer, Schedule
 from torchpfc.paper.image_run import ClassifierRun, Sets
-from torchpfc.paper.learners import Learner, NMFLearner, Sequences, Source, small_states
+from torchpfc.paper.learners import Learner, NMFLearner, Rounds, Sequences, Source, small_states
 from torchpfc.paper.recurrent_models import NETWORKS, ImageReader, Network, SequenceErrors, Updates, image_columns
-from torchpfc.paper.recurrent_run import NetworkRun, Rounds
+from torchpfc.paper.recurrent_run import NetworkRun
 from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context

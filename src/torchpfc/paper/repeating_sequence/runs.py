@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from torchpfc.interpret import Recurrent, columns_in_use, transition_graph
 from torchpfc.nn import NMFRNN, FactorizedRNN
-from torchpfc.paper.learners import Learner, NMFLearner, Sequences, Source
-from torchpfc.paper.recurrent_run import NetworkRun, Rounds
+from torchpfc.paper.learners import Learner, NMFLearner, Rounds, Sequences, Source
+from torchpfc.paper.recurrent_run import NetworkRun
 from torchpfc.paper.registry import Job
 from torchpfc.paper.repeating_sequence.pictures import pictures
 from torchpfc.paper.repeating_sequence.settings import MEASURED_REPEATS, NUM_SYMBOLS, ROUNDS, RepeatingSequence, fast
