@@ -125,13 +125,7 @@ class GatedRNN(nn.Module):
     """
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        output_size: int,
-        *,
-        kind: str = "lstm",
-        generator: torch.Generator | None = None,
+        self, input_size: int, hidden_size: int, output_size: int, *, kind: str, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.kind = kind
