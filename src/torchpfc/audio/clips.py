@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchpfc.audio.stems import STEMS, Track
+from torchpfc.solvers.checks import check_at_least_one
 
 
 class Clips(NamedTuple):
@@ -56,8 +57,7 @@ class ClipSampler:
         """Checks the settings."""
         if not self.tracks:
             raise ValueError("tracks must have at least one song, got none")
-        if self.samples < 1:
-            raise ValueError(f"samples must be at least 1, got {self.samples}")
+        check_at_least_one(samples=self.samples)
         if self.gains is not None and not 0 <= self.gains[0] <= self.gains[1] < float("inf"):
             raise ValueError(f"gains must be a range of factors, got {self.gains}")
         for track in self.tracks:
@@ -78,8 +78,7 @@ class ClipSampler:
             count: How many.
             generator: Source of songs, places and gains; one of the CPU, wherever the songs are.
         """
-        if count < 1:
-            raise ValueError(f"count must be at least 1, got {count}")
+        check_at_least_one(count=count)
         parts: dict[str, Tensor] = {}
         for stem in STEMS:
             if not parts or not self.aligned:

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchpfc.solvers.checks import check_at_least_one
+
 
 @dataclass(frozen=True)
 class Features:
@@ -44,8 +46,7 @@ class Features:
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        if self.rate < 1:
-            raise ValueError(f"rate must be at least 1, got {self.rate}")
+        check_at_least_one(rate=self.rate)
         if self.hop < 1 or self.window != 2 * self.hop:
             raise ValueError(f"window must be twice the hop, got {self.window} and {self.hop}")
         if not 1 <= self.bins <= self.hop + 1:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.util
-import sys
 from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -160,14 +160,10 @@ def _median(values: Any) -> float:
 @functools.cache
 def _museval_metrics() -> ModuleType:
     """The module with the metrics alone: the whole package would look for a program that decodes stem files."""
-    spec = importlib.util.find_spec("museval")
-    if spec is None:
+    package = importlib.util.find_spec("museval")
+    if package is None or package.origin is None:
         raise ModuleNotFoundError("bss_eval needs the package museval: pip install 'torchpfc[audio]'", name="museval")
-    if "museval" in sys.modules:
-        return importlib.import_module("museval.metrics")
-    sys.modules["museval"] = importlib.util.module_from_spec(spec)  # not executed
-    try:
-        return importlib.import_module("museval.metrics")
-    finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "museval"]:
-            del sys.modules[name]  # so that who wants all of it can still import it
+    loader = SourceFileLoader("museval.metrics", str(Path(package.origin).with_name("metrics.py")))
+    module = ModuleType(loader.name)
+    loader.exec_module(module)
+    return module

@@ -15,6 +15,7 @@ from torchpfc.audio.files import AudioReader, AudioWriter
 from torchpfc.audio.masks import apply_mask, oracle_mask, soft_mask
 from torchpfc.audio.resampling import Resampler
 from torchpfc.data.formats import DataError
+from torchpfc.solvers.checks import check_at_least_one
 
 BLOCK_FRAMES = 128
 """Frames that a model hears at once in a stream: about three seconds."""
@@ -73,9 +74,7 @@ class Separator:
         power: float = 1.0,
         block_frames: int = BLOCK_FRAMES,
     ) -> None:
-        for name, value in (("rate", rate), ("channels", channels), ("block_frames", block_frames)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_at_least_one(rate=rate, channels=channels, block_frames=block_frames)
         if not power > 0:
             raise ValueError(f"power must be positive, got {power}")
         self.model, self.features = model.eval(), Features() if features is None else features
