@@ -79,8 +79,7 @@ class Separator:
             raise ValueError(f"power must be positive, got {power}")
         self.model, self.features = model.eval(), Features() if features is None else features
         self.channels, self.power = channels, power
-        weight = next(model.parameters(), torch.empty(0))
-        self._device, self._dtype = weight.device, weight.dtype
+        self._weight = next(model.parameters(), torch.empty(0))
         self._to_features = Resampler(rate, self.features.rate, channels)
         self._analysis = StreamingAnalysis(self.features, channels)
         self._synthesis = StreamingSynthesis(self.features)
@@ -127,7 +126,7 @@ class Separator:
         if not spectrum.shape[-2]:
             return self._mixture[:, :0]
         heard = self.features.of(spectrum)
-        estimate, self._state = self.model(heard.to(self._device, self._dtype), self._state)
+        estimate, self._state = self.model(heard.to(self._weight), self._state)
         mask = soft_mask(estimate.to(heard), heard, self.features, power=self.power)
         return self._from_features.push(self._synthesis.push(apply_mask(mask, spectrum)))
 
