@@ -15,7 +15,7 @@ import torch
 from torchpfc.audio.stems import STEMS, Track
 from torchpfc.paper.songs.band import play_bass, play_drums, play_others
 from torchpfc.paper.songs.score import compose
-from torchpfc.paper.songs.sounds import RATE, Signal, echo, level
+from torchpfc.paper.songs.sounds import RATE, Signal, echo, level, normalized
 from torchpfc.paper.songs.voice import sing
 
 __all__ = ["RATE", "fingerprint", "generate_track", "generate_tracks"]
@@ -89,11 +89,8 @@ def fingerprint(tracks: Iterable[Track]) -> str:
 def _mix(rng: np.random.Generator, parts: dict[str, Signal]) -> dict[str, Signal]:
     """Brings the stems to a common level, with some loud and some soft, and rounds samples to 16 bits."""
     band = [stem for stem in STEMS if stem != "vocals"]
-    mixed = {
-        stem: parts[stem] / max(level(parts[stem]), 1e-9) * 10 ** (rng.uniform(-_SPREAD_DB, _SPREAD_DB) / 20)
-        for stem in band
-    }
+    mixed = {stem: normalized(parts[stem]) * 10 ** (rng.uniform(-_SPREAD_DB, _SPREAD_DB) / 20) for stem in band}
     wanted = level(sum((mixed[stem] for stem in band), np.zeros(1))) * 10 ** (rng.uniform(*_VOCALS_DB) / 20)
-    mixed["vocals"] = parts["vocals"] / max(level(parts["vocals"]), 1e-9) * wanted
+    mixed["vocals"] = normalized(parts["vocals"]) * wanted
     peak = float(np.abs(sum(mixed.values(), np.zeros(1))).max())
     return {stem: np.round(LOUDEST * 2**15 / peak * signal) / 2**15 for stem, signal in mixed.items()}

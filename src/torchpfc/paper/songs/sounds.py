@@ -46,8 +46,7 @@ def noise(rng: np.random.Generator, count: int, low: float, high: float) -> Sign
     spectrum = np.fft.rfft(rng.standard_normal(count))
     f = np.fft.rfftfreq(count, 1 / RATE)
     below = 1 / (1 + (low / np.maximum(f, 1e-3)) ** 6)
-    shaped = np.fft.irfft(spectrum * below / (1 + (f / high) ** 6), count)
-    return np.asarray(shaped / max(float(np.sqrt(np.mean(shaped**2))), 1e-9))
+    return normalized(np.fft.irfft(spectrum * below / (1 + (f / high) ** 6), count))
 
 
 def add(out: Signal, start: float, sound: Signal) -> None:
@@ -72,3 +71,8 @@ def echo(rng: np.random.Generator, x: Signal) -> Signal:
 def level(x: Signal) -> float:
     """The root of the mean of the squares."""
     return float(np.sqrt(np.mean(x**2)))
+
+
+def normalized(x: Signal) -> Signal:
+    """A signal at a level of 1."""
+    return np.asarray(x / max(level(x), 1e-9))
