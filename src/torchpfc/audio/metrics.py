@@ -24,8 +24,7 @@ def feature_mse(estimate: Tensor, target: Tensor) -> float:
     Shape:
         - estimate, target: $(*, \text{bins})$
     """
-    if estimate.shape != target.shape:
-        raise ValueError(f"estimate must have the shape of target {tuple(target.shape)}, got {tuple(estimate.shape)}")
+    _check_shapes(estimate=estimate, target=target)
     return F.mse_loss(estimate, target).item()
 
 
@@ -41,9 +40,7 @@ def sdr(reference: Tensor, estimate: Tensor) -> float:
         >>> round(sdr(torch.ones(100), torch.full((100,), 0.9)), 3)
         20.0
     """
-    if reference.shape != estimate.shape:
-        shapes = f"{tuple(reference.shape)}, got {tuple(estimate.shape)}"
-        raise ValueError(f"estimate must have the shape of reference {shapes}")
+    _check_shapes(estimate=estimate, reference=reference)
     signal = reference.double().square().sum()
     error = (reference.double() - estimate.double()).square().sum()
     if not signal:
@@ -145,11 +142,17 @@ def superposition_error(model: nn.Module, x1: Tensor, x2: Tensor, a: float = 1.0
         >>> superposition_error(VanillaRNN(20, 8, 20, generator=torch.Generator().manual_seed(0)), x1, x2) > 0.01
         True
     """
-    if x1.shape != x2.shape:
-        raise ValueError(f"x2 must have the shape of x1 {tuple(x1.shape)}, got {tuple(x2.shape)}")
+    _check_shapes(x2=x2, x1=x1)
     sum_of_answers = a * model(x1)[0] + b * model(x2)[0]
     answer_to_sum = model(a * x1 + b * x2)[0]
     return float((answer_to_sum - sum_of_answers).norm() / sum_of_answers.norm().clamp(min=1e-30))
+
+
+def _check_shapes(**tensors: Tensor) -> None:
+    """Refuses the first of two tensors where it has not the shape of the second."""
+    (name, tensor), (other, like) = tensors.items()
+    if tensor.shape != like.shape:
+        raise ValueError(f"{name} must have the shape of {other} {tuple(like.shape)}, got {tuple(tensor.shape)}")
 
 
 def _median(values: Any) -> float:
