@@ -195,9 +195,8 @@ class ImageReader(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The answers."""
-        y, _ = self.rnn(image_columns(x, self.shape))
-        answers: Tensor = y[..., -1, :]
-        return answers
+        y: Tensor = self.rnn(image_columns(x, self.shape))[0]
+        return y[..., -1, :]
 
 
 def image_columns(x: Tensor, shape: tuple[int, int, int]) -> Tensor:

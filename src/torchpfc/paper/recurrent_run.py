@@ -11,6 +11,18 @@ from torchpfc.paper.stack_run import Found, StackRun
 from torchpfc.training import random_stream
 
 
+class SideBySide:
+    """Settings of networks that learn at once where they differ in their seed alone."""
+
+    def stack_key(self) -> object:
+        """Itself."""
+        return self
+
+    def shared_batch(self) -> int:
+        """None, where there are no gradients to average."""
+        return 1
+
+
 class NetworkRun(StackRun):
     """The training of a stack of recurrent networks, round by round, until each has stopped."""
 

@@ -17,17 +17,17 @@ from torchpfc.data.formats import DataError
 from torchpfc.data.images import data_folders
 from torchpfc.paper.components import Optimizer
 from torchpfc.paper.recurrent_models import Network
+from torchpfc.paper.recurrent_run import SideBySide
 from torchpfc.paper.settings import change, check_choice, check_numbers, settings
 from torchpfc.paper.songs import fingerprint, generate_tracks
 
 GENERATED = "generated"
 NETWORKS = ("factorized", "vanilla")
-MODELS = (*NETWORKS, "nmf", "mixture", "oracle")
 FEATURES = Features()
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeparationConfig:
+class SeparationConfig(SideBySide):
     """How vocals are separated; the defaults are the published ones of the factorized network."""
 
     model: str = "factorized"
@@ -55,7 +55,7 @@ class SeparationConfig:
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        check_choice(self, "model", MODELS)
+        check_choice(self, "model", (*NETWORKS, "nmf", "mixture", "oracle"))
         check_numbers(self, "num_basis", "iterations", "batch_size", "validate_every", least=1)
         check_numbers(self, "train_songs", "valid_songs", "test_songs", least=1)
         for name in ("clip_seconds", "song_seconds", "epochs", "lr"):
@@ -91,10 +91,6 @@ class SeparationConfig:
             test_songs=1,
             song_seconds=2.0,
         )
-
-    def stack_key(self) -> object:
-        """Itself: networks that differ in their seed alone learn side by side."""
-        return self
 
     def stack_size(self) -> int:
         """The seeds of a row at once."""

@@ -16,7 +16,7 @@ from torchpfc.paper.components import ImageConfig, ImageModel, Optimizer, Schedu
 from torchpfc.paper.image_run import ClassifierRun, Sets
 from torchpfc.paper.learners import Learner, NMFLearner, Rounds, Sequences, Source, small_states
 from torchpfc.paper.recurrent_models import NETWORKS, ImageReader, Network, SequenceErrors, Updates, image_columns
-from torchpfc.paper.recurrent_run import NetworkRun
+from torchpfc.paper.recurrent_run import NetworkRun, SideBySide
 from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
@@ -132,7 +132,7 @@ class SequentialMNIST(ImageConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NMFSequentialMNIST(ImageConfig):
+class NMFSequentialMNIST(SideBySide, ImageConfig):
     """A network that learns without backpropagation; the defaults are those of the paper's runs, and of its code.
 
     It has learned when the accuracy on validation images has not got better for as many epochs as its patience.
@@ -140,14 +140,6 @@ class NMFSequentialMNIST(ImageConfig):
 
     schedule: Schedule = Schedule(epochs=20, patience=5)
     model: NMFReader = field(default=NMFReader())
-
-    def stack_key(self) -> object:
-        """Itself: networks that differ in their seed alone learn side by side."""
-        return self
-
-    def shared_batch(self) -> int:
-        """None: there are no gradients to average."""
-        return 1
 
 
 class NMFRun(NetworkRun):
@@ -291,17 +283,12 @@ _TABLE_7 = {
 def _table_7() -> Iterator[Row]:
     for id, (what, config, accuracies) in _TABLE_7.items():
         bptt = config.model.bptt
+        under = "BPTT" if bptt else "no BPTT"
         for size, paper in zip(SIZES, accuracies, strict=True):
             sized = change(config, num_basis=size, batch_size=200 if (id, size) == ("VAN.NO.{}", 512) else 100)
-            yield Row(
-                f"T7.{id.format(size)}",
-                sized,
-                paper,
-                SLACK if paper else 0.0,
-                seeds=3 if size == 512 and bptt else 1,
-                what=f"{what}, {size} parts",
-                under="BPTT" if bptt else "no BPTT",
-            )
+            slack = SLACK if paper else 0.0
+            seeds = 3 if size == 512 and bptt else 1
+            yield Row(f"T7.{id.format(size)}", sized, paper, slack, seeds, what=f"{what}, {size} parts", under=under)
     yield Row("T7.NMF.512", NMFSequentialMNIST(), seeds=3, what="NMF, 512 parts", under="no backpropagation")
 
 
