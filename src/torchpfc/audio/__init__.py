@@ -7,15 +7,7 @@ from torchpfc.audio.clips import Clips, ClipSampler
 from torchpfc.audio.features import Features, StreamingAnalysis, StreamingSynthesis
 from torchpfc.audio.files import Audio, AudioReader, AudioWriter, read_audio, write_audio
 from torchpfc.audio.masks import apply_mask, oracle_mask, soft_mask
-from torchpfc.audio.metrics import (
-    Scores,
-    TrackScores,
-    bss_eval,
-    feature_mse,
-    median_scores,
-    sdr,
-    superposition_error,
-)
+from torchpfc.audio.metrics import Scores, TrackScores, bss_eval, feature_mse, median_scores, sdr, superposition_error
 from torchpfc.audio.models import SavedSeparator, load_separator, save_separator
 from torchpfc.audio.nmf import NMFSeparator
 from torchpfc.audio.resampling import Resampler, resample

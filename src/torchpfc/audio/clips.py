@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchpfc.audio.stems import STEMS, Track
+from torchpfc.solvers.checks import check_at_least_one
 
 
 class Clips(NamedTuple):
@@ -56,8 +57,7 @@ class ClipSampler:
         """Checks the settings."""
         if not self.tracks:
             raise ValueError("tracks must have at least one song, got none")
-        if self.samples < 1:
-            raise ValueError(f"samples must be at least 1, got {self.samples}")
+        check_at_least_one(samples=self.samples)
         if self.gains is not None and not 0 <= self.gains[0] <= self.gains[1] < float("inf"):
             raise ValueError(f"gains must be a range of factors, got {self.gains}")
         for track in self.tracks:
@@ -78,21 +78,19 @@ class ClipSampler:
             count: How many.
             generator: Source of songs, places and gains; one of the CPU, wherever the songs are.
         """
-        if count < 1:
-            raise ValueError(f"count must be at least 1, got {count}")
-        sums: dict[bool, Tensor] = {}
-        where = self._places(count, generator)
-        for number, stem in enumerate(STEMS):
-            if number and not self.aligned:
+        check_at_least_one(count=count)
+        parts: dict[str, Tensor] = {}
+        for stem in STEMS:
+            if not parts or not self.aligned:
                 where = self._places(count, generator)
             clips = torch.stack([self.tracks[i].stems[stem][0, at : at + self.samples] for i, at in where]).float()
             if self.gains is not None:
                 low, high = self.gains
                 drawn = torch.rand(1 if self.gain_per_batch else count, 1, generator=generator)
                 clips = clips * (low + (high - low) * drawn).to(clips.device)
-            sung = stem == "vocals"
-            sums[sung] = sums[sung] + clips if sung in sums else clips
-        return Clips(sums[False] + sums[True], sums[True])
+            parts[stem] = clips
+        accompaniment = parts["drums"] + parts["bass"] + parts["other"]
+        return Clips(accompaniment + parts["vocals"], parts["vocals"])
 
     def _places(self, count: int, generator: torch.Generator) -> list[tuple[int, int]]:
         """Songs and first samples, each place of each song as likely as any other."""

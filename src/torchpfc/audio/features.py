@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchpfc.solvers.checks import check_at_least_one
+
 
 @dataclass(frozen=True)
 class Features:
@@ -44,8 +46,7 @@ class Features:
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        if self.rate < 1:
-            raise ValueError(f"rate must be at least 1, got {self.rate}")
+        check_at_least_one(rate=self.rate)
         if self.hop < 1 or self.window != 2 * self.hop:
             raise ValueError(f"window must be twice the hop, got {self.window} and {self.hop}")
         if not 1 <= self.bins <= self.hop + 1:
@@ -92,8 +93,7 @@ class Features:
             - spectrum: $(*, t, \text{hop} + 1)$
             - the result: $(*, (t - 1) \, \text{hop})$
         """
-        frames = self.frames(spectrum)
-        return (frames[..., :-1, self.hop :] + frames[..., 1:, : self.hop]).flatten(-2)
+        return _overlap(self.frames(spectrum))
 
     def frames(self, spectrum: Tensor) -> Tensor:
         r"""Frames whose overlapping halves add up to the signal.
@@ -202,13 +202,16 @@ class StreamingSynthesis:
             - spectrum: $(\text{channels}, t, \text{hop} + 1)$
             - the result: $(\text{channels}, t \, \text{hop})$, and a hop less for the first piece
         """
-        hop = self.features.hop
         if not spectrum.shape[-2]:
             return spectrum.real.flatten(-2)
         frames = self.features.frames(spectrum)
-        halves = frames[..., hop:]
         if self._last is not None:
-            halves = torch.cat([self._last, halves], dim=-2)
-        ahead = frames if self._last is not None else frames[..., 1:, :]
-        self._last = halves[..., -1:, :].clone()
-        return (halves[..., : ahead.shape[-2], :] + ahead[..., :hop]).flatten(-2)
+            frames = torch.cat([self._last, frames], dim=-2)
+        self._last = frames[..., -1:, :].clone()
+        return _overlap(frames)
+
+
+def _overlap(frames: Tensor) -> Tensor:
+    """The signal that frames add up to, from the second half of the first to the first half of the last."""
+    first, second = frames.chunk(2, dim=-1)
+    return (second[..., :-1, :] + first[..., 1:, :]).flatten(-2)

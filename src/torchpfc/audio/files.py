@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -58,8 +58,8 @@ class AudioReader:
         if not path.is_file():
             raise DataError(f"{path} must be an audio file, got {'a folder' if path.is_dir() else 'nothing there'}")
         self._path = path
-        self._source = (None if stream else _open_sndfile(path)) or _AvSource(path, stream)
-        self.rate, self.channels, self.length = self._source.rate, self._source.channels, self._source.length
+        self._source = (None if stream else _open_sndfile(path)) or _open_av(path, stream)
+        self.rate, self.channels, self.length = self._source[:3]
         if self.length == 0:
             self.close()
             raise DataError(f"{path} must hold sound, got a file without samples")
@@ -191,69 +191,61 @@ def _as_os_error(path: Path) -> Iterator[None]:
         raise OSError(f"{path} could not be written ({error})") from None
 
 
-class _SndfileSource:
-    """What libsndfile reads."""
+class _Source(NamedTuple):
+    """A sound that a library has opened."""
 
-    def __init__(self, path: Path, file: Any) -> None:
-        self._path, self._file = path, file
-        self.rate, self.channels, self.length = int(file.samplerate), int(file.channels), int(file.frames)
-
-    def blocks(self, size: int) -> Iterator[Tensor]:
-        import soundfile
-
-        try:
-            for block in self._file.blocks(blocksize=size, dtype="float32", always_2d=True):
-                yield torch.from_numpy(block).T.contiguous()
-        except soundfile.LibsndfileError as error:
-            raise DataError(f"{self._path} must be an audio file that can be read to its end ({error})") from None
-
-    def close(self) -> None:
-        self._file.close()
+    rate: int
+    channels: int
+    length: int | None
+    blocks: Callable[[int], Iterator[Tensor]]
+    close: Callable[[], None]
 
 
-def _open_sndfile(path: Path) -> _SndfileSource | None:
-    """The file, or None where it is of a kind that libsndfile does not know."""
+def _open_sndfile(path: Path) -> _Source | None:
+    """What libsndfile reads; None where the file is of a kind that it does not know."""
     import soundfile
 
     try:
-        return _SndfileSource(path, soundfile.SoundFile(path))
+        file = soundfile.SoundFile(path)
     except soundfile.LibsndfileError:
         return None
 
+    def blocks(size: int) -> Iterator[Tensor]:
+        try:
+            for block in file.blocks(blocksize=size, dtype="float32", always_2d=True):
+                yield torch.from_numpy(block).T.contiguous()
+        except soundfile.LibsndfileError as error:
+            raise DataError(f"{path} must be an audio file that can be read to its end ({error})") from None
 
-class _AvSource:
+    return _Source(int(file.samplerate), int(file.channels), int(file.frames), blocks, file.close)
+
+
+def _open_av(path: Path, stream: int) -> _Source:
     """What FFmpeg's libraries read, which come with the package av."""
-
-    def __init__(self, path: Path, stream: int) -> None:
-        try:
-            import av
-        except ModuleNotFoundError:
-            kinds = "WAV, FLAC, OGG or MP3; for others install the package av"
-            raise DataError(f"{path} must be an audio file: {kinds}") from None
-        self._path = path
-        try:
-            self._container = av.open(str(path))
-        except (av.error.FFmpegError, ValueError) as error:
-            raise DataError(f"{path} must be an audio file ({error})") from None
-        streams = self._container.streams.audio
-        if stream >= len(streams):
-            self._container.close()
-            raise DataError(f"{path} must hold at least {stream + 1} sounds, got {len(streams)}")
-        self._stream = streams[stream]
-        self.rate, self.channels = int(self._stream.rate), int(self._stream.channels)
-        duration, unit = self._stream.duration, self._stream.time_base
-        self.length = None if duration is None or unit is None else round(float(duration * unit) * self.rate)
-
-    def blocks(self, size: int) -> Iterator[Tensor]:
+    try:
         import av
+    except ModuleNotFoundError:
+        kinds = "WAV, FLAC, OGG or MP3; for others install the package av"
+        raise DataError(f"{path} must be an audio file: {kinds}") from None
+    try:
+        container = av.open(str(path))
+    except (av.error.FFmpegError, ValueError) as error:
+        raise DataError(f"{path} must be an audio file ({error})") from None
+    sounds = container.streams.audio
+    if stream >= len(sounds):
+        container.close()
+        raise DataError(f"{path} must hold at least {stream + 1} sounds, got {len(sounds)}")
+    sound = sounds[stream]
+    rate, duration, unit = int(sound.rate), sound.duration, sound.time_base
+    length = None if duration is None or unit is None else round(float(duration * unit) * rate)
 
+    def blocks(size: int) -> Iterator[Tensor]:
         pieces = av.AudioResampler(format="fltp", frame_size=size)
         try:
-            for frame in chain(self._container.decode(self._stream), [None]):  # None: what is left
+            for frame in chain(container.decode(sound), [None]):  # None: what is left
                 for piece in pieces.resample(frame):
                     yield torch.from_numpy(piece.to_ndarray())
         except (av.error.FFmpegError, ValueError) as error:  # ValueError: it goes on at another rate
-            raise DataError(f"{self._path} must be an audio file that can be read to its end ({error})") from None
+            raise DataError(f"{path} must be an audio file that can be read to its end ({error})") from None
 
-    def close(self) -> None:
-        self._container.close()
+    return _Source(rate, int(sound.channels), length, blocks, container.close)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.util
-import sys
 from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -24,8 +24,7 @@ def feature_mse(estimate: Tensor, target: Tensor) -> float:
     Shape:
         - estimate, target: $(*, \text{bins})$
     """
-    if estimate.shape != target.shape:
-        raise ValueError(f"estimate must have the shape of target {tuple(target.shape)}, got {tuple(estimate.shape)}")
+    _check_shapes(estimate=estimate, target=target)
     return F.mse_loss(estimate, target).item()
 
 
@@ -41,9 +40,7 @@ def sdr(reference: Tensor, estimate: Tensor) -> float:
         >>> round(sdr(torch.ones(100), torch.full((100,), 0.9)), 3)
         20.0
     """
-    if reference.shape != estimate.shape:
-        shapes = f"{tuple(reference.shape)}, got {tuple(estimate.shape)}"
-        raise ValueError(f"estimate must have the shape of reference {shapes}")
+    _check_shapes(estimate=estimate, reference=reference)
     signal = reference.double().square().sum()
     error = (reference.double() - estimate.double()).square().sum()
     if not signal:
@@ -145,11 +142,17 @@ def superposition_error(model: nn.Module, x1: Tensor, x2: Tensor, a: float = 1.0
         >>> superposition_error(VanillaRNN(20, 8, 20, generator=torch.Generator().manual_seed(0)), x1, x2) > 0.01
         True
     """
-    if x1.shape != x2.shape:
-        raise ValueError(f"x2 must have the shape of x1 {tuple(x1.shape)}, got {tuple(x2.shape)}")
+    _check_shapes(x2=x2, x1=x1)
     sum_of_answers = a * model(x1)[0] + b * model(x2)[0]
     answer_to_sum = model(a * x1 + b * x2)[0]
     return float((answer_to_sum - sum_of_answers).norm() / sum_of_answers.norm().clamp(min=1e-30))
+
+
+def _check_shapes(**tensors: Tensor) -> None:
+    """Refuses the first of two tensors where it has not the shape of the second."""
+    (name, tensor), (other, like) = tensors.items()
+    if tensor.shape != like.shape:
+        raise ValueError(f"{name} must have the shape of {other} {tuple(like.shape)}, got {tuple(tensor.shape)}")
 
 
 def _median(values: Any) -> float:
@@ -160,14 +163,10 @@ def _median(values: Any) -> float:
 @functools.cache
 def _museval_metrics() -> ModuleType:
     """The module with the metrics alone: the whole package would look for a program that decodes stem files."""
-    spec = importlib.util.find_spec("museval")
-    if spec is None:
+    package = importlib.util.find_spec("museval")
+    if package is None or package.origin is None:
         raise ModuleNotFoundError("bss_eval needs the package museval: pip install 'torchpfc[audio]'", name="museval")
-    if "museval" in sys.modules:
-        return importlib.import_module("museval.metrics")
-    sys.modules["museval"] = importlib.util.module_from_spec(spec)  # not executed
-    try:
-        return importlib.import_module("museval.metrics")
-    finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "museval"]:
-            del sys.modules[name]  # so that who wants all of it can still import it
+    loader = SourceFileLoader("museval.metrics", str(Path(package.origin).with_name("metrics.py")))
+    module = ModuleType(loader.name)
+    loader.exec_module(module)
+    return module

@@ -99,15 +99,14 @@ def _describe(model: nn.Module) -> tuple[str, dict[str, Any]]:
 
 
 def _build(kind: str, options: dict[str, Any], weights: Mapping[str, Any], features: Features) -> nn.Module:
+    """An untrained model, as large as the weights, whose sizes have been checked."""
     if kind == "nmf":
         return NMFSeparator(weights["weight_x"], options["num_vocals"], features)
     if kind == "vanilla":
-        hidden, bins = weights["input.weight"].shape
-        model: nn.Module = VanillaRNN(bins, hidden, len(weights["output.weight"]), **options)
+        model: nn.Module = VanillaRNN(features.bins, len(weights["input.weight"]), features.bins, **options)
     elif kind == "factorized":
-        rows, num_basis = weights["block.weight_x"].shape
-        outputs = len(weights["block.weight_y"])
-        model = FactorizedRNN(rows - num_basis, num_basis, outputs, **block_options(options))
+        num_basis = weights["block.weight_x"].shape[1]
+        model = FactorizedRNN(features.bins, num_basis, features.bins, **block_options(options))
     else:
         raise ValueError(f"kind must be factorized, vanilla or nmf, got {kind!r}")
     return model.to(next(iter(weights.values())).dtype)

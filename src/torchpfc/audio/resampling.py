@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchpfc.solvers.checks import check_at_least_one
+
 _QUALITY = "VHQ"  # errors and aliases below the last bit of float32; one step lower is hardly faster
 
 
@@ -30,9 +32,7 @@ class Resampler:
     """
 
     def __init__(self, source: int, target: int, channels: int) -> None:
-        for name, rate in (("source", source), ("target", target)):
-            if rate < 1:
-                raise ValueError(f"{name} must be at least 1, got {rate}")
+        check_at_least_one(source=source, target=target)
         self._source, self._target, self._channels = source, target, channels
         self._taken = self._given = 0
         self._stream: Any = None

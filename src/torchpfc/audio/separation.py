@@ -15,6 +15,7 @@ from torchpfc.audio.files import AudioReader, AudioWriter
 from torchpfc.audio.masks import apply_mask, oracle_mask, soft_mask
 from torchpfc.audio.resampling import Resampler
 from torchpfc.data.formats import DataError
+from torchpfc.solvers.checks import check_at_least_one
 
 BLOCK_FRAMES = 128
 """Frames that a model hears at once in a stream: about three seconds."""
@@ -73,15 +74,12 @@ class Separator:
         power: float = 1.0,
         block_frames: int = BLOCK_FRAMES,
     ) -> None:
-        for name, value in (("rate", rate), ("channels", channels), ("block_frames", block_frames)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_at_least_one(rate=rate, channels=channels, block_frames=block_frames)
         if not power > 0:
             raise ValueError(f"power must be positive, got {power}")
         self.model, self.features = model.eval(), Features() if features is None else features
         self.channels, self.power = channels, power
-        weight = next(model.parameters(), torch.empty(0))
-        self._device, self._dtype = weight.device, weight.dtype
+        self._weight = next(model.parameters(), torch.empty(0))
         self._to_features = Resampler(rate, self.features.rate, channels)
         self._analysis = StreamingAnalysis(self.features, channels)
         self._synthesis = StreamingSynthesis(self.features)
@@ -107,10 +105,8 @@ class Separator:
             raise TypeError(f"mixture must have a floating-point dtype and samples from -1 to 1, got {mixture.dtype}")
         self._mixture = torch.cat([self._mixture, mixture], dim=-1)
         heard = torch.cat([self._heard, mixture], dim=-1)
-        *blocks, last = torch.split(heard, self._block, dim=-1)
-        if last.shape[-1] == self._block:
-            blocks, last = [*blocks, last], last[:, :0]
-        self._heard = last.clone()
+        blocks = [block for block in torch.split(heard, self._block, dim=-1) if block.shape[-1] == self._block]
+        self._heard = heard[:, len(blocks) * self._block :].clone()
         done = [self._separate(self._analysis.push(self._to_features.push(block))) for block in blocks]
         return self._give(torch.cat([self._mixture[:, :0], *done], dim=-1))
 
@@ -130,7 +126,7 @@ class Separator:
         if not spectrum.shape[-2]:
             return self._mixture[:, :0]
         heard = self.features.of(spectrum)
-        estimate, self._state = self.model(heard.to(self._device, self._dtype), self._state)
+        estimate, self._state = self.model(heard.to(self._weight), self._state)
         mask = soft_mask(estimate.to(heard), heard, self.features, power=self.power)
         return self._from_features.push(self._synthesis.push(apply_mask(mask, spectrum)))
 

@@ -101,8 +101,6 @@ class Track:
 
     def at_rate(self, rate: int) -> Track:
         """The same at another sample rate."""
-        if rate == self.rate:
-            return self
         return Track(self.name, {name: resample(stem, self.rate, rate) for name, stem in self.stems.items()}, rate)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Track:

@@ -12,9 +12,9 @@ from torch import Tensor
 from torchpfc.data.sequences import CopyTask
 from torchpfc.nn import NMFRNN, SliceBySlice
 from torchpfc.paper.components import Optimizer
-from torchpfc.paper.learners import Learner, NMFLearner, Sequences, Source, small_states
+from torchpfc.paper.learners import Learner, NMFLearner, Rounds, Sequences, Source, small_states
 from torchpfc.paper.recurrent_models import NETWORKS, NORMALIZATIONS, Network, Updates
-from torchpfc.paper.recurrent_run import NetworkRun, Rounds
+from torchpfc.paper.recurrent_run import NetworkRun, SideBySide
 from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
@@ -23,13 +23,12 @@ from torchpfc.paper.stack_run import Examined, Found
 from torchpfc.training import EpochStats, random_stream
 
 NAME = "copy-task"
-MODELS = ("nmf", *NETWORKS)
 FEW_BATCHES = 4
 """Validation batches after which it is looked whether any network has made no mistake; if all have, that is enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CopyConfig:
+class CopyConfig(SideBySide):
     """How a network learns to copy; the defaults are those of the published code without backpropagation."""
 
     task: CopyTask = CopyTask()
@@ -49,7 +48,7 @@ class CopyConfig:
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        check_choice(self.network, "model", MODELS)
+        check_choice(self.network, "model", ("nmf", *NETWORKS))
         check_numbers(self, "batch_size", "steps", "validate_every", "valid_batches", least=1)
 
     @property
@@ -71,10 +70,6 @@ class CopyConfig:
             validate_every=2,
             valid_batches=2,
         )
-
-    def stack_key(self) -> object:
-        """Itself: networks that differ in their seed alone learn side by side."""
-        return self
 
     def stack_size(self) -> int:
         """All seeds at once."""
@@ -108,13 +103,13 @@ def draw_batch(
 def build_nmf(config: CopyConfig, seed: int) -> NMFRNN:
     """An untrained network that learns without backpropagation."""
     task, network = config.task, config.network
-    return config.updates.build(
+    return NMFRNN(
         task.input_size,
         network.num_basis,
         task.num_symbols,
-        random_stream(seed, "weights"),
         inference=SliceBySlice(network.iterations),
-        nonnegative=network.nonnegative,
+        generator=random_stream(seed, "weights"),
+        **config.updates.options(network.nonnegative),
     )
 
 

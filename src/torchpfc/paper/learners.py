@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -67,7 +67,28 @@ class Source(Protocol):
         """The batches of that round."""
 
 
-class Shared:
+@dataclass(eq=False)
+class Rounds:
+    """A source of batches that are made when they are asked for."""
+
+    count: int
+    """Batches in a round."""
+    batches: Callable[[int], Iterable[Any]]
+    """Makes those of a round, by its number."""
+    epoch: int = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the round."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches(self.epoch))
+
+
+def share(source: Source, part: int, parts: int) -> Source:
     """One part of each batch, for one of several processes that share the work.
 
     Args:
@@ -76,56 +97,12 @@ class Shared:
         parts: How many there are, each as large as the others.
     """
 
-    def __init__(self, source: Source, part: int, parts: int) -> None:
-        self._source, self._part, self._parts = source, part, parts
+    def own(epoch: int) -> Iterator[Any]:
+        source.set_epoch(epoch)
+        for batch in source:
+            yield type(batch)(*(None if whole is None else whole[:, part::parts] for whole in batch))
 
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the round."""
-        self._source.set_epoch(epoch)
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self._source:
-            if self._parts > 1:
-                batch = type(batch)(
-                    *(None if whole is None else whole[:, self._part :: self._parts] for whole in batch)
-                )
-            yield batch
-
-
-class Learner(ABC):
-    """A stack of models that learn from batches, each from its own."""
-
-    stack: nn.Module
-
-    @abstractmethod
-    def rounds(self, source: Any, members: Tensor, first: int, stop: int) -> Iterator[EpochStats]:
-        """Learns round by round, from the first up to the last but one.
-
-        Args:
-            source: A `Source`.
-            members: Which of all models are left in the stack.
-            first: Number of the first round.
-            stop: Number of the round to end before.
-        """
-
-    @abstractmethod
-    def select_(self, members: Tensor) -> None:
-        """Goes on with some of the models."""
-
-    @abstractmethod
-    def unstack(self) -> list[Any]:
-        """The models by themselves."""
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on."""
-
-    @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what was saved."""
+    return Rounds(len(source), own)
 
 
 class _Halved(nn.Module):
@@ -143,7 +120,7 @@ class _Halved(nn.Module):
         return y.float()
 
 
-class GradientLearner(Learner):
+class GradientLearner:
     """Models that learn by backpropagation.
 
     Args:
@@ -180,7 +157,14 @@ class GradientLearner(Learner):
         )
 
     def rounds(self, source: Any, members: Tensor, first: int, stop: int) -> Iterator[EpochStats]:
-        """Learns round by round, each step as one launch where the device can do that."""
+        """Learns round by round, each step as one launch where the device can do that.
+
+        Args:
+            source: A `Source`.
+            members: Which of all models are left in the stack.
+            first: Number of the first round.
+            stop: Number of the round to end before.
+        """
         fabric = self._fabric
         model, optimizer = fabric.setup(self._applied, self.optimizer)
         self._set_rate(first)
@@ -230,7 +214,7 @@ class GradientLearner(Learner):
             group["lr"] = self._rate
 
 
-class NMFLearner(Learner):
+class NMFLearner:
     """Networks that learn without backpropagation.
 
     Args:
@@ -308,3 +292,7 @@ class NMFLearner(Learner):
         if self.carried is not None:
             self.carried.copy_(states[..., -1, :])
         return losses.total
+
+
+Learner = GradientLearner | NMFLearner
+"""A stack of models that learn from batches, each from its own."""

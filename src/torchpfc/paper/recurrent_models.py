@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchpfc.nmf import ColumnCap, MeanOfMax, Normalization
-from torchpfc.nn import NMFRNN, FactorizedRNN, RecurrentCoupling, VanillaRNN, record_couplings
-from torchpfc.nn.recurrent.inference import Inference
+from torchpfc.nn import FactorizedRNN, RecurrentCoupling, VanillaRNN, record_couplings
 from torchpfc.nn.recurrent.slices import Slices
 from torchpfc.paper.settings import check_choice, check_numbers
 from torchpfc.solvers import FISTA
@@ -74,14 +73,6 @@ class Network:
             generator=generator,
         )
 
-    def errors(self, last: int | None = None) -> SequenceErrors:
-        """What such networks learn by.
-
-        Args:
-            last: How many slices, at the end, have a target; None for all.
-        """
-        return SequenceErrors(1.0, self.reconstruction_weight if self.model == "factorized" else 0.0, last)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Updates:
@@ -100,38 +91,19 @@ class Updates:
         """Checks the settings."""
         check_choice(self, "normalization", NORMALIZATIONS)
 
-    def build(
-        self,
-        input_size: int,
-        num_basis: int,
-        output_size: int,
-        generator: torch.Generator,
-        *,
-        inference: Inference,
-        nonnegative: bool = True,
-    ) -> NMFRNN:
-        """An untrained network.
+    def options(self, nonnegative: bool = True) -> dict[str, Any]:
+        """Options of an `NMFRNN` that learns like this.
 
         Args:
-            input_size: Size of the input of a slice.
-            num_basis: Size of the state.
-            output_size: Size of the output of a slice.
-            generator: Source of the initial weights.
-            inference: How states are found.
             nonnegative: Whether weights are to stay so.
         """
-        return NMFRNN(
-            input_size,
-            num_basis,
-            output_size,
-            nonnegative=nonnegative,
-            inference=inference,
-            normalization=NORMALIZATIONS[self.normalization],
-            rate_h=self.rate_h,
-            rate_w=self.rate_w,
-            init_range=_init_range(self.init_high, nonnegative),
-            generator=generator,
-        )
+        return {
+            "nonnegative": nonnegative,
+            "normalization": NORMALIZATIONS[self.normalization],
+            "rate_h": self.rate_h,
+            "rate_w": self.rate_w,
+            "init_range": _init_range(self.init_high, nonnegative),
+        }
 
 
 class GatedRNN(nn.Module):
@@ -153,13 +125,7 @@ class GatedRNN(nn.Module):
     """
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        output_size: int,
-        *,
-        kind: str = "lstm",
-        generator: torch.Generator | None = None,
+        self, input_size: int, hidden_size: int, output_size: int, *, kind: str, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.kind = kind
@@ -229,9 +195,8 @@ class ImageReader(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The answers."""
-        y, _ = self.rnn(image_columns(x, self.shape))
-        answers: Tensor = y[..., -1, :]
-        return answers
+        y: Tensor = self.rnn(image_columns(x, self.shape))[0]
+        return y[..., -1, :]
 
 
 def image_columns(x: Tensor, shape: tuple[int, int, int]) -> Tensor:

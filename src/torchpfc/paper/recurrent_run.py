@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-
 from torchpfc.nn import keep_nonnegative, stack_models
 from torchpfc.optim import RMSprop
-from torchpfc.paper.learners import GradientLearner, Sequences
+from torchpfc.paper.learners import GradientLearner
+from torchpfc.paper.recurrent_models import SequenceErrors
 from torchpfc.paper.results import Result
 from torchpfc.paper.stack_run import Found, StackRun
 from torchpfc.training import random_stream
 
 
-@dataclass(eq=False)
-class Rounds:
-    """A source of batches that are made when they are asked for."""
+class SideBySide:
+    """Settings of networks that learn at once where they differ in their seed alone."""
 
-    count: int
-    """Batches in a round."""
-    batches: Callable[[int], Iterable[Sequences]]
-    """Makes those of a round, by its number."""
-    epoch: int = 0
+    def stack_key(self) -> object:
+        """Itself."""
+        return self
 
-    def __len__(self) -> int:
-        return self.count
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the round."""
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[Sequences]:
-        return iter(self.batches(self.epoch))
+    def shared_batch(self) -> int:
+        """None, where there are no gradients to average."""
+        return 1
 
 
 class NetworkRun(StackRun):
@@ -57,9 +46,10 @@ class NetworkRun(StackRun):
         networks = [network.build(input_size, output_size, stream, init_high=init_high) for stream in streams]
         stack = stack_models(networks).to(self.device, self.dtype)
         optimizer = RMSprop(stack.parameters(), lr=optimizing.lr, weight_decay=optimizing.weight_decay)
-        if network.model == "factorized" and network.nonnegative:
+        factorized = network.model == "factorized"
+        if factorized and network.nonnegative:
             keep_nonnegative(stack, optimizer)
-        errors = network.errors(last)
+        errors = SequenceErrors(1.0, network.reconstruction_weight if factorized else 0.0, last)
         return GradientLearner(stack, optimizer, lambda members: errors, self.fabric)
 
     def result(self, i: int, found: Found) -> Result:

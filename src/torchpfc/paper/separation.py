@@ -7,26 +7,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from torchpfc.audio import ClipSampler, NMFSeparator, save_separator
-from torchpfc.paper.learners import Learner, Sequences, Source
+from torchpfc.paper.learners import Learner, Rounds, Sequences, Source
 from torchpfc.paper.recurrent_models import mean_squares
-from torchpfc.paper.recurrent_run import NetworkRun, Rounds
+from torchpfc.paper.recurrent_run import NetworkRun
 from torchpfc.paper.registry import Experiment, Job, Ratio, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
-from torchpfc.paper.separation_measures import (
-    ByModel,
-    ByNothing,
-    ByOracle,
-    Method,
-    draw,
-    excerpt,
-    listen,
-    measure,
-    measure_error,
-)
+from torchpfc.paper.separation_measures import ByModel, ByNothing, ByOracle, Method, measure, measure_error, show
 from torchpfc.paper.separation_songs import FEATURES, NETWORKS, SeparationConfig, Songs, all_clips, hear, load_songs
 from torchpfc.paper.settings import change, settings
 from torchpfc.paper.stack_run import Examined, Found, make_result
@@ -68,12 +57,17 @@ class SeparationRun(NetworkRun):
         """A batch of clips for the networks that still learn, which depends on the seeds and these numbers alone."""
         streams = [random_stream(seed, "clips", epoch, k) for seed in self.seeds()]
         drawn = [hear(self.sampler.draw(self.config.batch_size, stream)) for stream in streams]
-        x, target = (torch.stack(part).to(self.device, self.dtype) for part in zip(*drawn, strict=True))
-        return Sequences(x, target)
+        return Sequences(*(torch.stack(part).to(self.device, self.dtype) for part in zip(*drawn, strict=True)))
 
     def examine(self, stats: EpochStats) -> Examined:
         """The error on validation songs, whose clips are as they are in the song."""
-        errors = self._errors(self.learner.stack)
+        count = len(self.members)
+        total = torch.zeros(count, device=self.device, dtype=self.dtype)
+        parts = (torch.split(part, self.config.batch_size) for part in self.valid)
+        for x, target in zip(*parts, strict=True):
+            y = self.learner.stack(x.expand(count, *x.shape))[0]
+            total += mean_squares(y - target) * len(x)
+        errors = (total / len(self.valid[0])).cpu().double()
         return Examined(errors, -errors, {"valid_mse": errors})
 
     def measure(self, model: Any, i: int) -> Found:
@@ -83,16 +77,6 @@ class SeparationRun(NetworkRun):
         steps = [float((k + 1) * self.config.validate_every) for k in range(len(history))]
         found = Found({"valid_mse": best, "best_step": steps[history.index(best)]}, {"steps": steps})
         return complete(found, ByModel(model), self.songs, self.jobs[i], self.context)
-
-    def _errors(self, stack: nn.Module) -> Tensor:
-        """The mean squared error of each network of a stack."""
-        count = len(self.members)
-        total = torch.zeros(count, device=self.device, dtype=self.dtype)
-        parts = (torch.split(part, self.config.batch_size) for part in self.valid)
-        for x, target in zip(*parts, strict=True):
-            y = stack(x.expand(count, *x.shape))[0]
-            total += mean_squares(y - target) * len(x)
-        return (total / len(self.valid[0])).cpu().double()
 
 
 def complete(found: Found, method: Method, songs: Songs, job: Job, context: Context) -> Found:
@@ -105,9 +89,7 @@ def complete(found: Found, method: Method, songs: Songs, job: Job, context: Cont
     if context.test:
         found.metrics |= measure(method, songs, config.samples)
         if not job.seed:  # one of the runs is enough to look at and to listen to
-            song = excerpt(next(songs.test()))
-            found.images |= draw(method, song)
-            found.sounds |= listen(method, song)
+            found |= show(method, next(songs.test()))
     return found
 
 

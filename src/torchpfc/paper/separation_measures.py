@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import chain
 
@@ -30,6 +29,7 @@ from torchpfc.audio.files import Audio, encode_mp3
 from torchpfc.nn import FactorizedRNN, record_couplings
 from torchpfc.paper.drawing import LINE, draw_framed, draw_pixels
 from torchpfc.paper.separation_songs import FEATURES, Songs, all_clips, hear
+from torchpfc.paper.stack_run import Found
 
 SHOWN_COLUMNS = 32
 """How many of the columns that were used most are drawn."""
@@ -39,24 +39,7 @@ SHOWN_SECONDS = 5.0
 """Length of the excerpt that is drawn and can be heard."""
 
 
-class Method(ABC):
-    """Something that finds the vocals of a mixture."""
-
-    @abstractmethod
-    def features(self, mixture: Tensor, vocals: Tensor) -> Tensor:
-        r"""Features of the vocals in clips, $(n, T, \text{bins})$.
-
-        Args:
-            mixture: Spectrograms of the clips.
-            vocals: Those of the true vocals, for who may know them.
-        """
-
-    @abstractmethod
-    def separate(self, track: Track) -> Separated:
-        """The parts of a song."""
-
-
-class ByModel(Method):
+class ByModel:
     """A trained model, which hears each clip from its first state on, and a song as a whole.
 
     Args:
@@ -69,7 +52,12 @@ class ByModel(Method):
 
     @torch.no_grad()
     def features(self, mixture: Tensor, vocals: Tensor) -> Tensor:
-        """What the model answers."""
+        r"""What the model answers, $(n, T, \text{bins})$.
+
+        Args:
+            mixture: Spectrograms of the clips.
+            vocals: Those of the true vocals, for who may know them.
+        """
         x = FEATURES.of(mixture)
         y: Tensor = self.model(x.to(self.weight))[0]
         return y.to(x)
@@ -79,7 +67,7 @@ class ByModel(Method):
         return separate(track.mixture, self.model, FEATURES)
 
 
-class ByNothing(Method):
+class ByNothing:
     """The mixture taken for each of its parts: the floor."""
 
     def features(self, mixture: Tensor, vocals: Tensor) -> Tensor:
@@ -91,7 +79,7 @@ class ByNothing(Method):
         return Separated(track.mixture, track.mixture)
 
 
-class ByOracle(Method):
+class ByOracle:
     """The best mask that there is, from the true vocals: the ceiling."""
 
     def features(self, mixture: Tensor, vocals: Tensor) -> Tensor:
@@ -101,6 +89,10 @@ class ByOracle(Method):
     def separate(self, track: Track) -> Separated:
         """By that mask."""
         return separate_by_oracle(track.mixture, track.vocals, FEATURES)
+
+
+Method = ByModel | ByNothing | ByOracle
+"""Something that finds the vocals of a mixture."""
 
 
 def measure_error(method: Method, tracks: Iterable[Track], samples: int) -> float:
@@ -146,6 +138,12 @@ def _superposition(method: ByModel, track: Track, samples: int) -> float:
     parts = clips.vocals, clips.mixture - clips.vocals
     x1, x2 = (FEATURES.of(FEATURES.analyze(part)).to(method.weight) for part in parts)
     return superposition_error(method.model, x1, x2)
+
+
+def show(method: Method, track: Track) -> Found:
+    """How the seconds with the loudest vocals look and sound when they are separated."""
+    song = excerpt(track)
+    return Found({}, images=draw(method, song), sounds=listen(method, song))
 
 
 def excerpt(track: Track) -> Track:

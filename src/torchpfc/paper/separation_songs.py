@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
-from torch import Tensor
 
 from torchpfc.audio import Clips, Features, Track, find_musdb, find_tracks
 from torchpfc.audio.stems import load_tracks
@@ -18,17 +17,17 @@ from torchpfc.data.formats import DataError
 from torchpfc.data.images import data_folders
 from torchpfc.paper.components import Optimizer
 from torchpfc.paper.recurrent_models import Network
+from torchpfc.paper.recurrent_run import SideBySide
 from torchpfc.paper.settings import change, check_choice, check_numbers, settings
 from torchpfc.paper.songs import fingerprint, generate_tracks
 
 GENERATED = "generated"
 NETWORKS = ("factorized", "vanilla")
-MODELS = (*NETWORKS, "nmf", "mixture", "oracle")
 FEATURES = Features()
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeparationConfig:
+class SeparationConfig(SideBySide):
     """How vocals are separated; the defaults are the published ones of the factorized network."""
 
     model: str = "factorized"
@@ -56,7 +55,7 @@ class SeparationConfig:
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        check_choice(self, "model", MODELS)
+        check_choice(self, "model", (*NETWORKS, "nmf", "mixture", "oracle"))
         check_numbers(self, "num_basis", "iterations", "batch_size", "validate_every", least=1)
         check_numbers(self, "train_songs", "valid_songs", "test_songs", least=1)
         for name in ("clip_seconds", "song_seconds", "epochs", "lr"):
@@ -92,10 +91,6 @@ class SeparationConfig:
             test_songs=1,
             song_seconds=2.0,
         )
-
-    def stack_key(self) -> object:
-        """Itself: networks that differ in their seed alone learn side by side."""
-        return self
 
     def stack_size(self) -> int:
         """The seeds of a row at once."""
@@ -143,9 +138,7 @@ class Songs:
         return max(1, round(self.config.epochs * length / (self.config.batch_size * self.config.samples)))
 
 
-@lru_cache(maxsize=3)  # the next stack mostly learns from the same songs
-def _make_songs(split: str, count: int, seconds: float) -> list[Track]:
-    return generate_tracks(split, count, seconds)
+_make_songs = lru_cache(maxsize=3)(generate_tracks)  # the next stack mostly learns from the same songs
 
 
 def load_songs(config: SeparationConfig, data_dir: Path | None = None) -> Songs:
@@ -181,20 +174,9 @@ def load_songs(config: SeparationConfig, data_dir: Path | None = None) -> Songs:
     return Songs(train, valid, files.test, config)
 
 
-class Heard(NamedTuple):
-    r"""Clips as features.
-
-    Shape:
-        - mixture, vocals: $(n, T, \text{bins})$
-    """
-
-    mixture: Tensor
-    vocals: Tensor
-
-
-def hear(clips: Clips) -> Heard:
-    """The features of clips."""
-    return Heard(*(FEATURES.of(FEATURES.analyze(part)) for part in clips))
+def hear(clips: Clips) -> Clips:
+    r"""Clips as features, each $(n, T, \text{bins})$."""
+    return Clips(*(FEATURES.of(FEATURES.analyze(part)) for part in clips))
 
 
 def all_clips(tracks: Sequence[Track], samples: int) -> Clips:

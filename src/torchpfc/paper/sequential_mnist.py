@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +14,9 @@ from torchpfc.data.images import ImageData
 from torchpfc.nn import NMFRNN, SliceBySlice
 from torchpfc.paper.components import ImageConfig, ImageModel, Optimizer, Schedule
 from torchpfc.paper.image_run import ClassifierRun, Sets
-from torchpfc.paper.learners import Learner, NMFLearner, Sequences, Source, small_states
+from torchpfc.paper.learners import Learner, NMFLearner, Rounds, Sequences, Source, small_states
 from torchpfc.paper.recurrent_models import NETWORKS, ImageReader, Network, SequenceErrors, Updates, image_columns
-from torchpfc.paper.recurrent_run import NetworkRun, Rounds
+from torchpfc.paper.recurrent_run import NetworkRun, SideBySide
 from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
@@ -106,14 +106,8 @@ class NMFReader(ImageModel):
     def build(self, data: ImageData, generator: torch.Generator) -> NMFRNN:
         """An untrained network."""
         channels, rows, _ = data.train.shape
-        return self.updates.build(
-            channels * rows,
-            self.num_basis,
-            data.num_classes,
-            generator,
-            inference=SliceBySlice(self.iterations),
-            nonnegative=self.nonnegative,
-        )
+        sizes, inference = (channels * rows, self.num_basis, data.num_classes), SliceBySlice(self.iterations)
+        return NMFRNN(*sizes, inference=inference, generator=generator, **self.updates.options(self.nonnegative))
 
     def smaller(self) -> Self:
         """A small state."""
@@ -138,7 +132,7 @@ class SequentialMNIST(ImageConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NMFSequentialMNIST(ImageConfig):
+class NMFSequentialMNIST(SideBySide, ImageConfig):
     """A network that learns without backpropagation; the defaults are those of the paper's runs, and of its code.
 
     It has learned when the accuracy on validation images has not got better for as many epochs as its patience.
@@ -146,14 +140,6 @@ class NMFSequentialMNIST(ImageConfig):
 
     schedule: Schedule = Schedule(epochs=20, patience=5)
     model: NMFReader = field(default=NMFReader())
-
-    def stack_key(self) -> object:
-        """Itself: networks that differ in their seed alone learn side by side."""
-        return self
-
-    def shared_batch(self) -> int:
-        """None: there are no gradients to average."""
-        return 1
 
 
 class NMFRun(NetworkRun):
@@ -276,58 +262,42 @@ def fast(config: SequentialMNIST | NMFSequentialMNIST) -> SequentialMNIST | NMFS
 
 SLACK = 0.3
 
-# The numbers of the paper's Table 7: accuracy in percent on the test set, by size of the state.
+_NMF = SequentialMNIST()
+_SEMI = change(_NMF, nonnegative=False)
+_VANILLA = change(_SEMI, model="vanilla", reconstruction_weight=0.0, lr=1e-5, patience=5, epochs=200)
+
+# In words, with which settings, and the numbers of the paper's Table 7 where it has them: accuracy in percent on the
+# test set, by size of the state.
 _TABLE_7 = {
-    "FAC.NO.{}.N": (77.43, 75.81),
-    "FAC.NO.{}.S": (96.23, 97.16),
-    "VAN.NO.{}": (83.33, 94.06),
-    "FAC.YES.{}.N": (98.56, 98.66),
-    "FAC.YES.{}.S": (98.16, 99.00),
-    "VAN.YES.{}": (97.94, 98.66),
+    "FAC.NO.{}.N": ("factorized, non-negative", change(_NMF, bptt=False), (77.43, 75.81)),
+    "FAC.NO.{}.S": ("factorized, signed", change(_SEMI, bptt=False), (96.23, 97.16)),
+    "VAN.NO.{}": ("vanilla", change(_VANILLA, bptt=False), (83.33, 94.06)),
+    "FAC.YES.{}.N": ("factorized, non-negative", _NMF, (98.56, 98.66)),
+    "FAC.YES.{}.S": ("factorized, signed", _SEMI, (98.16, 99.00)),
+    "VAN.YES.{}": ("vanilla", _VANILLA, (97.94, 98.66)),
+    "LSTM.{}": ("LSTM", change(_SEMI, model="lstm", reconstruction_weight=0.0), (None, None)),
+    "GRU.{}": ("GRU", change(_SEMI, model="gru", reconstruction_weight=0.0), (None, None)),
 }
 
 
-_KINDS = {"N": "non-negative", "S": "signed"}
-
-
-def _factorized(size: int, kind: str, bptt: bool) -> SequentialMNIST:
-    return change(SequentialMNIST(), num_basis=size, nonnegative=kind == "N", bptt=bptt)
-
-
-def _other(model: str, size: int, bptt: bool = True, **changes: Any) -> SequentialMNIST:
-    changes |= {"model": model, "num_basis": size, "bptt": bptt}
-    return change(SequentialMNIST(), nonnegative=False, reconstruction_weight=0.0, **changes)
-
-
-def _vanilla(size: int, bptt: bool) -> SequentialMNIST:
-    batch_size = 200 if size == 512 and not bptt else 100
-    return _other("vanilla", size, bptt, lr=1e-5, patience=5, epochs=200, batch_size=batch_size)
-
-
 def _table_7() -> Iterator[Row]:
-    for id, accuracies in _TABLE_7.items():
-        network, through_time, *kind = id.replace(".{}", "").split(".")
-        bptt = through_time == "YES"
+    for id, (what, config, accuracies) in _TABLE_7.items():
+        bptt = config.model.bptt
         under = "BPTT" if bptt else "no BPTT"
         for size, paper in zip(SIZES, accuracies, strict=True):
-            if network == "FAC":
-                config, what = _factorized(size, kind[0], bptt), f"factorized, {_KINDS[kind[0]]}"
-            else:
-                config, what = _vanilla(size, bptt), "vanilla"
+            sized = change(config, num_basis=size, batch_size=200 if (id, size) == ("VAN.NO.{}", 512) else 100)
+            slack = SLACK if paper else 0.0
             seeds = 3 if size == 512 and bptt else 1
-            yield Row(f"T7.{id.format(size)}", config, paper, SLACK, seeds, what=f"{what}, {size} parts", under=under)
-    for model in ("lstm", "gru"):
-        for size in SIZES:
-            what, seeds = f"{model.upper()}, {size} parts", 3 if size == 512 else 1
-            yield Row(f"T7.{model.upper()}.{size}", _other(model, size), seeds=seeds, what=what, under="BPTT")
+            yield Row(f"T7.{id.format(size)}", sized, paper, slack, seeds, what=f"{what}, {size} parts", under=under)
     yield Row("T7.NMF.512", NMFSequentialMNIST(), seeds=3, what="NMF, 512 parts", under="no backpropagation")
 
 
 def _table_sizes() -> Iterator[Row]:
-    for kind in "NS":
+    for kind, config in (("N", _NMF), ("S", _SEMI)):
         for through_time in ("YES", "NO"):
             for size in (32, 128, *SIZES):
-                yield Row(f"BPTT.{through_time}.{size}.{kind}", _factorized(size, kind, through_time == "YES"))
+                sized = change(config, num_basis=size, bptt=through_time == "YES")
+                yield Row(f"BPTT.{through_time}.{size}.{kind}", sized)
 
 
 register(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torchpfc.checkpoint import CorruptFileError, save_checkpoint
 from torchpfc.paper.devices import dtype_of
-from torchpfc.paper.learners import Learner, Shared, Source
+from torchpfc.paper.learners import Learner, Source, share
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.paper.settings import settings
@@ -197,7 +197,7 @@ class StackRun(ABC):
         self._let_go(self.without_room())
         if not len(self.members):
             return
-        source = Ticking(Shared(self.source(), self.fabric.global_rank, self.fabric.world_size), self._tick)
+        source = Ticking(share(self.source(), self.fabric.global_rank, self.fabric.world_size), self._tick)
         for stats in self.learner.rounds(source, self.members, self.epoch, self.num_epochs()):
             begin = time.perf_counter()
             self.learner.stack.eval()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchpfc.paper.registry import Experiment, Row, Table, as_published, register
@@ -11,6 +11,7 @@ from torchpfc.paper.repeating_sequence.settings import RepeatingSequence, Traine
 from torchpfc.paper.settings import change
 
 SIZES = (25, 50, 75, 100, 150, 300, 500)
+RANDOM_SIZES = (25, 50, 100, 150)
 
 _TEXT = {"threshold": 0.0, "init_high": 0.01, "rate_h": 1.0, "rate_w": 1.0, "normalization": "mean-of-max"}
 
@@ -31,14 +32,9 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
 """What might help, or hurt: one change at a time, and the settings that the paper's text gives."""
 
 
-def _sizes(table: str) -> Iterator[Row]:
-    for size in SIZES:
-        yield Row(f"{table}.{size}", RepeatingSequence(num_basis=size), seeds=20)
-
-
-def _random_patterns() -> Iterator[Row]:
-    for size in (25, 50, 100, 150):
-        yield Row(f"SEQR.{size}", change(RepeatingSequence(num_basis=size), pattern="random"), seeds=20)
+def _sizes(table: str, sizes: Sequence[int] = SIZES, pattern: str = "published") -> Iterator[Row]:
+    for size in sizes:
+        yield Row(f"{table}.{size}", change(RepeatingSequence(num_basis=size), pattern=pattern), seeds=20)
 
 
 def _changes() -> Iterator[Row]:
@@ -93,7 +89,7 @@ register(
             Table(
                 "SEQM", "The same: the right machine", tuple(_sizes("SEQM")), "machine", OF_MACHINE, over="num_basis"
             ),
-            Table("SEQR", "The same with random patterns", tuple(_random_patterns()), "success"),
+            Table("SEQR", "The same with random patterns", tuple(_sizes("SEQR", RANDOM_SIZES, "random")), "success"),
             Table(
                 "SEQX", "A repeating sequence, one setting changed at a time", tuple(_changes()), "machine", OF_MACHINE
             ),

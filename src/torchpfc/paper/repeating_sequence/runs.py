@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from torchpfc.interpret import Recurrent, columns_in_use, transition_graph
 from torchpfc.nn import NMFRNN, FactorizedRNN
-from torchpfc.paper.learners import Learner, NMFLearner, Sequences, Source
-from torchpfc.paper.recurrent_run import NetworkRun, Rounds
+from torchpfc.paper.learners import Learner, NMFLearner, Rounds, Sequences, Source
+from torchpfc.paper.recurrent_run import NetworkRun
 from torchpfc.paper.registry import Job
 from torchpfc.paper.repeating_sequence.pictures import pictures
 from torchpfc.paper.repeating_sequence.settings import MEASURED_REPEATS, NUM_SYMBOLS, ROUNDS, RepeatingSequence, fast
@@ -38,23 +38,19 @@ class SequenceRun(NetworkRun):
 
     def source(self) -> Source:
         """The sequences of all networks, for as many passes as a round has."""
-        batch, count = Sequences(*self.sequences(self.seeds())), self.config.sequence.passes_of_round
+        batch, count = self.sequences(self.seeds()), self.config.sequence.passes_of_round
         return Rounds(count, lambda epoch: repeat(batch, count))
 
-    def sequences(self, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, (s, 1, T, symbols)."""
+    def sequences(self, seeds: Sequence[int]) -> Sequences:
+        """What networks learn from, one sequence each."""
         sequence = self.config.sequence
         found = [repeat_pattern(sequence.symbols(seed), sequence.repeats) for seed in seeds]
-        return self.pair(torch.stack(found).unsqueeze(1))
+        return self.read(torch.stack(found).unsqueeze(1))
 
-    def pair(self, symbols: Tensor) -> tuple[Tensor, Tensor]:
-        """What a network reads of some sequences, and what it should predict."""
-        vectors = self.vectors(symbols)
-        return vectors[..., :-1, :], vectors[..., 1:, :]
-
-    def vectors(self, symbols: Tensor) -> Tensor:
-        """Symbols as one-hot vectors, where they are needed."""
-        return F.one_hot(symbols, NUM_SYMBOLS).to(self.device, self.dtype)
+    def read(self, symbols: Tensor) -> Sequences:
+        """What a network reads of some symbols, as one-hot vectors, and what it should predict."""
+        vectors = F.one_hot(symbols, NUM_SYMBOLS).to(self.device, self.dtype)
+        return Sequences(vectors[..., :-1, :], vectors[..., 1:, :])
 
 
 class NMFRun(SequenceRun):
@@ -71,7 +67,7 @@ class NMFRun(SequenceRun):
     def examine(self, stats: EpochStats) -> Examined:
         """Measures the training loss; that at the end of each start decides which one counts."""
         stack = self.learner.stack
-        x, y = self.sequences([job.seed for job in self.jobs])
+        x, y, _ = self.sequences([job.seed for job in self.jobs])
         errors = slice_errors(stack, x, y, self.learner.carried)
         total = torch.stack(errors).mean(-1).sum(0).cpu()
         ended = stats.epoch % ROUNDS == ROUNDS - 1
@@ -85,7 +81,7 @@ class NMFRun(SequenceRun):
         """Predictions with the settings of the training, the machine, and what it goes on with."""
         job, config, epochs = self.jobs[i], self.config, self.num_epochs()
         pattern, each = config.sequence.symbols(job.seed), config.sequence.passes_of_round
-        x, y = self.pair(repeat_pattern(pattern, MEASURED_REPEATS))
+        x, y, _ = self.read(repeat_pattern(pattern, MEASURED_REPEATS))
         states = network.infer(x)
         own = zero = slice_errors(network, x, y, None, states)
         if config.carried:
@@ -98,7 +94,7 @@ class NMFRun(SequenceRun):
             "passes": float(each * epochs),
         }
         symbols = go_round(pattern).to(self.device)
-        seed = self.vectors(symbols)[:SEED_LENGTH]
+        seed = self.read(symbols).x[:SEED_LENGTH]
         generated = network.generate(seed, GENERATED, iterations=network.inference.iterations)
         metrics |= judge_generated(generated, symbols) | judge_machine(network, pattern)
         right = metrics["columns"] == len(pattern) and metrics["machine"]
@@ -137,7 +133,7 @@ class GradientRun(SequenceRun):
         """Predictions, and what the network goes on with; of a factorized one the machine too."""
         sequence = self.config.sequence
         pattern = sequence.symbols(self.jobs[i].seed)
-        x, y = self.pair(repeat_pattern(pattern, MEASURED_REPEATS))
+        x, y, _ = self.read(repeat_pattern(pattern, MEASURED_REPEATS))
         predicted, _ = network(x)
         errors = (predicted - y).square().mean(-1)
         right = predicted.argmax(-1) == y.argmax(-1)
@@ -149,7 +145,7 @@ class GradientRun(SequenceRun):
             "passes": float(sequence.passes),
         }
         symbols = go_round(pattern).to(self.device)
-        metrics |= judge_generated(go_on(network, self.vectors(symbols)[:SEED_LENGTH], GENERATED), symbols)
+        metrics |= judge_generated(go_on(network, self.read(symbols).x[:SEED_LENGTH], GENERATED), symbols)
         if isinstance(network, FactorizedRNN):
             metrics |= judge_machine(network, pattern)
         return Found(metrics)

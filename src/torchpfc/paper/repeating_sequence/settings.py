@@ -9,6 +9,7 @@ from torchpfc.data.sequences import PATTERN, random_pattern
 from torchpfc.nn import NMFRNN, AllSlices, SliceBySlice
 from torchpfc.paper.components import Optimizer
 from torchpfc.paper.recurrent_models import NETWORKS, NORMALIZATIONS, Network, Updates
+from torchpfc.paper.recurrent_run import SideBySide
 from torchpfc.paper.settings import change, check_choice, check_numbers
 from torchpfc.training import random_stream
 
@@ -20,7 +21,6 @@ ROUNDS = 10
 """In how many rounds the passes from one start are taken."""
 
 INFERENCES = {"slice-by-slice": SliceBySlice, "all-slices": AllSlices}
-PATTERNS = ("published", "random")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Repetition:
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        check_choice(self, "pattern", PATTERNS)
+        check_choice(self, "pattern", ("published", "random"))
         check_numbers(self, "repeats", "passes", least=1)
 
     @property
@@ -55,20 +55,12 @@ class Repetition:
         return random_pattern(len(PATTERN), NUM_SYMBOLS, random_stream(seed, "pattern"))
 
 
-class SequenceConfig:
+class SequenceConfig(SideBySide):
     """Settings of networks that learn one sequence each."""
-
-    def stack_key(self) -> object:
-        """Itself: networks that differ in their seed alone learn side by side."""
-        return self
 
     def stack_size(self) -> int:
         """All seeds at once."""
         return 20
-
-    def shared_batch(self) -> int:
-        """None: there is one sequence."""
-        return 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +110,7 @@ class RepeatingSequence(SequenceConfig):
     def make_network(self, seed: int, start: int = 0) -> NMFRNN:
         """A network as it begins, with the settings that it will have in the end."""
         stream = random_stream(seed, "weights", start)
-        inference = INFERENCES[self.inference](self.iterations)
-        network = self.updates.build(NUM_SYMBOLS, self.num_basis, NUM_SYMBOLS, stream, inference=inference)
+        network = NMFRNN(NUM_SYMBOLS, self.num_basis, generator=stream, **self.updates.options())
         self.prepare(network, 1.0)
         return network
 

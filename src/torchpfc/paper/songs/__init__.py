@@ -15,7 +15,7 @@ import torch
 from torchpfc.audio.stems import STEMS, Track
 from torchpfc.paper.songs.band import play_bass, play_drums, play_others
 from torchpfc.paper.songs.score import compose
-from torchpfc.paper.songs.sounds import RATE, Signal, echo, level
+from torchpfc.paper.songs.sounds import RATE, Signal, echo, level, normalized
 from torchpfc.paper.songs.voice import sing
 
 __all__ = ["RATE", "fingerprint", "generate_track", "generate_tracks"]
@@ -48,14 +48,11 @@ def generate_track(seed: int | tuple[int, ...], seconds: float = 30.0) -> Track:
         raise ValueError(f"seconds must be at least 0.1, got {seconds}")
     rng = np.random.Generator(np.random.PCG64(seed))
     score = compose(rng, seconds)
-    vocals = echo(rng, sing(rng, score.melody, seconds), float(rng.uniform(0.3, 1.2)), float(rng.uniform(0.05, 0.25)))
-    others = play_others(rng, score, seconds)
-    others = echo(rng, others, float(rng.uniform(0.3, 1.2)), float(rng.uniform(0.05, 0.25)))
     parts = {
+        "vocals": echo(rng, sing(rng, score.melody, seconds)),
+        "other": echo(rng, play_others(rng, score, seconds)),
         "drums": play_drums(rng, score, seconds),
         "bass": play_bass(rng, score, seconds),
-        "other": others,
-        "vocals": vocals,
     }
     mixed = _mix(rng, parts)
     name = "generated " + "-".join(str(number) for number in np.atleast_1d(seed))
@@ -92,11 +89,8 @@ def fingerprint(tracks: Iterable[Track]) -> str:
 def _mix(rng: np.random.Generator, parts: dict[str, Signal]) -> dict[str, Signal]:
     """Brings the stems to a common level, with some loud and some soft, and rounds samples to 16 bits."""
     band = [stem for stem in STEMS if stem != "vocals"]
-    mixed = {
-        stem: parts[stem] / max(level(parts[stem]), 1e-9) * 10 ** (rng.uniform(-_SPREAD_DB, _SPREAD_DB) / 20)
-        for stem in band
-    }
+    mixed = {stem: normalized(parts[stem]) * 10 ** (rng.uniform(-_SPREAD_DB, _SPREAD_DB) / 20) for stem in band}
     wanted = level(sum((mixed[stem] for stem in band), np.zeros(1))) * 10 ** (rng.uniform(*_VOCALS_DB) / 20)
-    mixed["vocals"] = parts["vocals"] / max(level(parts["vocals"]), 1e-9) * wanted
+    mixed["vocals"] = normalized(parts["vocals"]) * wanted
     peak = float(np.abs(sum(mixed.values(), np.zeros(1))).max())
     return {stem: np.round(LOUDEST * 2**15 / peak * signal) / 2**15 for stem, signal in mixed.items()}

@@ -46,8 +46,7 @@ def noise(rng: np.random.Generator, count: int, low: float, high: float) -> Sign
     spectrum = np.fft.rfft(rng.standard_normal(count))
     f = np.fft.rfftfreq(count, 1 / RATE)
     below = 1 / (1 + (low / np.maximum(f, 1e-3)) ** 6)
-    shaped = np.fft.irfft(spectrum * below / (1 + (f / high) ** 6), count)
-    return np.asarray(shaped / max(float(np.sqrt(np.mean(shaped**2))), 1e-9))
+    return normalized(np.fft.irfft(spectrum * below / (1 + (f / high) ** 6), count))
 
 
 def add(out: Signal, start: float, sound: Signal) -> None:
@@ -58,8 +57,9 @@ def add(out: Signal, start: float, sound: Signal) -> None:
     out[first + skipped : first + skipped + len(sound)] += sound
 
 
-def echo(rng: np.random.Generator, x: Signal, seconds: float, amount: float) -> Signal:
-    """A signal in a room whose sound falls by 60 dB within so many seconds."""
+def echo(rng: np.random.Generator, x: Signal) -> Signal:
+    """A signal in some room, whose sound falls by 60 dB within about a second."""
+    seconds, amount = rng.uniform(0.3, 1.2), rng.uniform(0.05, 0.25)
     t = clock(seconds)
     room = rng.standard_normal(len(t)) * 10 ** (-3 * t / seconds)
     room *= amount / np.sqrt(np.sum(room**2))
@@ -71,3 +71,8 @@ def echo(rng: np.random.Generator, x: Signal, seconds: float, amount: float) -> 
 def level(x: Signal) -> float:
     """The root of the mean of the squares."""
     return float(np.sqrt(np.mean(x**2)))
+
+
+def normalized(x: Signal) -> Signal:
+    """A signal at a level of 1."""
+    return np.asarray(x / max(level(x), 1e-9))

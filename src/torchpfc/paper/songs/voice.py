@@ -55,11 +55,9 @@ def sing(rng: np.random.Generator, notes: list[Note], seconds: float) -> Signal:
         breath=float(rng.uniform(0.01, 0.05)),
         consonants=float(rng.uniform(0.1, 0.3)),
     )
-    before: Note | None = None
-    for note in notes:
+    for before, note in zip([None, *notes], notes, strict=False):
         tied = before is not None and note.start - before.start - before.seconds < 0.1
         _syllable(rng, out, singer, note, before.pitch if before is not None and tied else note.pitch - 1.0)
-        before = note
     return out
 
 
