@@ -86,14 +86,15 @@ class _Problem(Exception):
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Turns what can go wrong with files and devices into one line."""
+def _explained(*problems: type[Exception]) -> Iterator[None]:
+    """Turns what can go wrong with files and devices into one line, and with it the problems that are named."""
     from torchpfc.checkpoint import CorruptFileError
     from torchpfc.data.formats import DataError
 
+    known: tuple[type[Exception], ...] = (CorruptFileError, DataError, *problems)
     try:
         yield
-    except (CorruptFileError, DataError) as error:
+    except known as error:
         raise _Problem(str(error)) from None
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
@@ -237,27 +238,24 @@ def _run(args: argparse.Namespace) -> int:
     if every and args.settings:
         raise _Problem("--set must come with the name of one experiment, got all")
     rows = args.rows or (["*"] if every else [])
-    try:
-        with _explained():
-            done = run(
-                _runnable(args, rows) if every else _installed(_find(args.name)).name,
-                rows,
-                settings=args.settings,
-                preset=args.preset,
-                seeds=args.seeds,
-                device=args.device,
-                devices=args.devices,
-                precision=args.precision,
-                results=args.results,
-                data_dir=args.data_dir,
-                test=not args.no_test,
-                smoke=args.smoke,
-                checkpoint_seconds=args.checkpoint_seconds,
-                models=args.models,
-                describe=_describe,
-            )
-    except RequestError as error:
-        raise _Problem(str(error)) from None
+    with _explained(RequestError):
+        done = run(
+            _runnable(args, rows) if every else _installed(_find(args.name)).name,
+            rows,
+            settings=args.settings,
+            preset=args.preset,
+            seeds=args.seeds,
+            device=args.device,
+            devices=args.devices,
+            precision=args.precision,
+            results=args.results,
+            data_dir=args.data_dir,
+            test=not args.no_test,
+            smoke=args.smoke,
+            checkpoint_seconds=args.checkpoint_seconds,
+            models=args.models,
+            describe=_describe,
+        )
     if _is_first():
         skipped = len(done.results) - done.new
         where = "" if done.folder is None else f"; results in {done.folder}"
@@ -290,10 +288,9 @@ def _installed(experiment: Experiment) -> Experiment:
 def _find(name: str) -> Experiment:
     from torchpfc.paper.registry import find_experiment
 
-    try:
-        return find_experiment(name)
-    except ValueError as error:
-        raise _Problem(str(error)) from None
+    with _explained(ValueError):
+        experiment = find_experiment(name)
+    return experiment
 
 
 def _describe(result: Result) -> str:
@@ -344,18 +341,14 @@ def _forget(args: argparse.Namespace) -> int:
     from torchpfc.checkpoint import write_atomically
     from torchpfc.unlearning import forget, load_model, save_model
 
-    asked = {"batches": args.batches, "examples": args.examples}
-    with _explained():
+    report: ForgetReport | ReplayReport
+    with _explained(ValueError, RuntimeError):
         saved = load_model(args.model)
-        report: ForgetReport | ReplayReport
-        try:
-            if args.exact:
-                report = _replay(args, saved)
-            else:
-                report = forget(saved.block, saved.ledger, how=args.how, **asked)
-                save_model(args.model, saved.block, saved.ledger, saved.about)
-        except (ValueError, RuntimeError) as error:
-            raise _Problem(str(error)) from None
+        if args.exact:
+            report = _replay(args, saved)
+        else:
+            report = forget(saved.block, saved.ledger, batches=args.batches, examples=args.examples, how=args.how)
+            save_model(args.model, saved.block, saved.ledger, saved.about)
         if args.report is not None:
             write_atomically(args.report, json.dumps({"exact": args.exact, **asdict(report)}, indent=1) + "\n")
     print(report)
@@ -407,20 +400,17 @@ def _separate(args: argparse.Namespace) -> int:
 def _explore(args: argparse.Namespace) -> int:
     from torchpfc.explorer import explore
 
-    with _explained():
-        try:
-            explore(
-                args.model,
-                args.data,
-                shape=args.shape,
-                data_dir=args.data_dir,
-                host=args.host,
-                port=args.port,
-                browser=not args.no_browser,
-                say=lambda text: print(text, flush=True),
-            )
-        except ValueError as error:
-            raise _Problem(str(error)) from None
+    with _explained(ValueError):
+        explore(
+            args.model,
+            args.data,
+            shape=args.shape,
+            data_dir=args.data_dir,
+            host=args.host,
+            port=args.port,
+            browser=not args.no_browser,
+            say=lambda text: print(text, flush=True),
+        )
     return 0
 
 
