@@ -47,7 +47,11 @@ class Examples:
 
     def first(self, count: int) -> Examples:
         """The first of them."""
-        return replace(self, x=self.x[:count], labels=None if self.labels is None else self.labels[:count])
+        return self.select(slice(count))
+
+    def select(self, rows: Tensor | slice) -> Examples:
+        """Some of them, in this order."""
+        return replace(self, x=self.x[rows], labels=None if self.labels is None else self.labels[rows])
 
 
 def guess_shape(num_features: int) -> Shape | None:

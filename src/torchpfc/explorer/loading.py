@@ -121,7 +121,9 @@ def _load_estimator(folder: Path, kind: str, data: str | None, data_dir: Path | 
         raise DataError(f"--data must be given, since {folder} holds no examples of its own")
     labels = held.target.argmax(1) if subject.classes else None
     examples = Examples(estimator.scale_.decode(held.x), labels, "rows that the model keeps", features=names)
-    return subject, _mixed(examples).first(MOST_EXAMPLES)
+    # Mixed, in an order that is always the same: rows held out lie in the order of the batches, and so of classes.
+    order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))
+    return subject, examples.select(order[:MOST_EXAMPLES])
 
 
 def _load_block(folder: Path, data: str | None, data_dir: Path | None) -> tuple[Subject, Examples]:
@@ -136,13 +138,6 @@ def _load_block(folder: Path, data: str | None, data_dir: Path | None) -> tuple[
     _refuse_gaps(examples)
     known = examples.labels is not None
     return BlockSubject(saved.block, saved.ledger, folder.resolve().name, examples.x, classes=known), examples
-
-
-def _mixed(examples: Examples) -> Examples:
-    """The same examples in a fixed random order: rows held out lie in the order of the batches, and so of classes."""
-    order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))
-    labels = None if examples.labels is None else examples.labels[order]
-    return replace(examples, x=examples.x[order], labels=labels)
 
 
 def _check_size(examples: Examples, num_features: int) -> None:
