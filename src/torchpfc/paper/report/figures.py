@@ -61,15 +61,8 @@ def draw_numbers(sheet: Sheet, title: str, *, shared: bool = False) -> str | Non
         group.title: {label: _dots(line, scale) for label, line in group.entries.items()} for group in by_first(sheet)
     }
     presets = enumerate(ordered(sheet.experiment.presets))
-    return dot_chart(
-        panels,
-        {name_preset(preset): style for style, preset in presets if preset in sheet.presets},
-        mark="the paper's number",
-        needed="met down to here",
-        axis=axis,
-        title=title,
-        shared=shared,
-    )
+    styles = {name_preset(preset): style for style, preset in presets if preset in sheet.presets}
+    return dot_chart(panels, styles, axis=axis, title=title, shared=shared)
 
 
 def draw_compared(sheet: Sheet, title: str) -> str | None:
