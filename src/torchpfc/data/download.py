@@ -129,10 +129,10 @@ def _fetch(file: RemoteFile, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with Progress(1.0, target.name) as progress:
             for url in file.urls:
-                trouble = _try_address(url, file.sha256, target, progress)
-                if trouble is None:
-                    return
-                troubles.append(f"{url}: {trouble}")
+                try:
+                    return _try_address(url, file.sha256, target, progress)
+                except _Trouble as trouble:
+                    troubles.append(f"{url}: {trouble}")
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             advice = "make room and run the command again, which goes on where it stopped"
@@ -143,19 +143,14 @@ def _fetch(file: RemoteFile, target: Path) -> None:
     raise DataError(f"{target} must be downloaded, got no good file ({'; '.join(troubles)}); {advice}")
 
 
-def _try_address(url: str, sha256: str, target: Path, progress: Progress) -> _Trouble | None:
-    """Asks one address for a file, again and again while that helps, and returns why it gave up."""
-    trouble = None
-    for _ in range(MAX_ATTEMPTS):
+def _try_address(url: str, sha256: str, target: Path, progress: Progress) -> None:
+    """Asks one address for a file, again and again while that helps."""
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         try:
-            _retrieve(url, sha256, target, progress)
-        except _Trouble as error:
-            trouble = error
-            if not trouble.again:
-                break
-        else:
-            return None
-    return trouble
+            return _retrieve(url, sha256, target, progress)
+        except _Trouble as trouble:
+            if not trouble.again or attempt == MAX_ATTEMPTS:
+                raise
 
 
 def _retrieve(url: str, sha256: str, target: Path, progress: Progress) -> None:
