@@ -296,8 +296,7 @@ def _describe(result: Result) -> str:
         told.append(f"test {metrics['test_accuracy']:.2f} %{paper}")
     if "valid_accuracy" in metrics:
         told.append(f"validation {metrics['valid_accuracy']:.2f} %")
-    shown = dict.fromkeys(table.metric for table in experiment.tables)
-    others = [metric for metric in shown if metric != "test_accuracy"]
+    others = dict.fromkeys(table.metric for table in experiment.tables if table.metric != "test_accuracy")
     told += [f"{name_metric(metric)} {number(metrics[metric], metric)}" for metric in others if metric in metrics]
     if "epochs" in metrics and "milliseconds_per_step" in metrics:
         told.append(f"{metrics['epochs']:.0f} epochs of {metrics['milliseconds_per_step']:.3g} ms a step")
