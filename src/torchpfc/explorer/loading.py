@@ -83,12 +83,15 @@ def load(
         raise CorruptFileError(
             f"the model must be a folder that save_pretrained or save_model wrote, got {str(model)!r}"
         )
-    _check_size(examples, subject.num_features)
+    count = examples.x.shape[1]
+    if count != subject.num_features:
+        size = f"{subject.num_features} numbers each, as the model takes them"
+        raise DataError(f"the examples must have {size}, got {count} in {examples.source}")
     lowest = float(examples.x.nan_to_num(nan=0.0).min())
     if subject.block.nonnegative and lowest < 0:
         raise DataError(f"the examples must not be negative for this model, got {lowest:.3g}")
-    if not subject.takes_gaps:
-        _refuse_gaps(examples)
+    if not subject.takes_gaps and bool(examples.x.isnan().any()):
+        raise DataError(f"the examples must have no gaps (NaN) for this model, got some in {examples.source}")
     examples = replace(examples, shape=_shape(examples, shape))
     return Loaded(subject, examples.first(affordable(subject.block.num_basis)))
 
@@ -134,21 +137,8 @@ def _load_block(folder: Path, data: str | None, data_dir: Path | None) -> tuple[
         raise DataError(f"--data must be given, since {folder} does not say what the model was trained on")
     classes = tuple(str(k) for k in range(saved.block.out_features))
     examples = read_examples(str(source), classes, data_dir)
-    _check_size(examples, saved.block.in_features)
-    _refuse_gaps(examples)
     known = examples.labels is not None
     return BlockSubject(saved.block, saved.ledger, folder.resolve().name, examples.x, classes=known), examples
-
-
-def _check_size(examples: Examples, num_features: int) -> None:
-    if examples.x.shape[1] != num_features:
-        size = f"{num_features} numbers each, as the model takes them"
-        raise DataError(f"the examples must have {size}, got {examples.x.shape[1]} in {examples.source}")
-
-
-def _refuse_gaps(examples: Examples) -> None:
-    if bool(examples.x.isnan().any()):
-        raise DataError(f"the examples must have no gaps (NaN) for this model, got some in {examples.source}")
 
 
 def _shape(examples: Examples, asked: tuple[int, int] | None) -> Shape | None:
