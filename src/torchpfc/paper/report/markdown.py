@@ -6,7 +6,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from torchpfc.paper.report.compare import Agreement, Comparison, Group, Line, Sample, Sheet, Verdict, as_written
+from torchpfc.paper.report.compare import Comparison, Group, Line, Sample, Sheet, Verdict, as_written
 from torchpfc.paper.report.kinds import Figure
 from torchpfc.paper.report.layout import Wording
 from torchpfc.paper.report.sentences import AGREE_WHEN, MET_WHEN, describe_sources, list_machines, tally
@@ -243,21 +243,13 @@ def _presets(comparison: Comparison, link: Link) -> str:
     if not comparison.agreements:
         return "No row was run under both presets yet."
     heads = ["row", "paper preset", "fast preset", "difference", "two standard errors", "allowed", "agree"]
-    rows = [_agreement(found, link) for found in comparison.agreements]
+    rows = []
+    for found in comparison.agreements:
+        row, metric = found.line.row, found.paper.metric
+        ours = [_spread(sample, row.seeds, link) for sample in (found.paper, found.fast)]
+        apart = [signed(found.difference, metric), _maybe(found.two_errors, metric), number(found.allowed, metric)]
+        rows.append([f"`{row.id}`", *ours, *apart, "yes" if found.holds else "**no**"])
     return paragraphs(AGREE_WHEN, _grid(heads, rows, words=1))
-
-
-def _agreement(found: Agreement, link: Link) -> list[str]:
-    metric, seeds = found.paper.metric, found.line.row.seeds
-    return [
-        f"`{found.line.row.id}`",
-        _spread(found.paper, seeds, link),
-        _spread(found.fast, seeds, link),
-        signed(found.difference, metric),
-        _maybe(found.two_errors, metric),
-        number(found.allowed, metric),
-        "yes" if found.holds else "**no**",
-    ]
 
 
 def _others(comparison: Comparison, link: Link) -> str:
