@@ -7,12 +7,10 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Self
 
 _SECONDS_BEFORE_BAR = 2.0
 _SECONDS_BETWEEN_LINES = 30.0
-
-T = TypeVar("T", covariant=True)
 
 
 class Progress:
@@ -70,21 +68,15 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
 
-class _Epochs(Protocol[T]):
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[T]: ...
-    def set_epoch(self, epoch: int) -> None: ...
-
-
-class Ticking(Generic[T]):
+class Ticking:
     """The same batches, telling after each how many epochs are done, as a fraction.
 
     Args:
-        batches: To go through.
+        batches: To go through; with a length, and a method `set_epoch`.
         tick: Told.
     """
 
-    def __init__(self, batches: _Epochs[T], tick: Callable[[float], None]) -> None:
+    def __init__(self, batches: Any, tick: Callable[[float], None]) -> None:
         self._batches, self._tick, self._epoch = batches, tick, 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -92,7 +84,7 @@ class Ticking(Generic[T]):
         self._epoch = epoch
         self._batches.set_epoch(epoch)
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[Any]:
         for k, batch in enumerate(self._batches, start=1):
             yield batch
             self._tick(self._epoch + k / len(self._batches))

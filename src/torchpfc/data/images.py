@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchpfc.data.formats import NUM_CLASSES, READERS, DataError, Examples, Parts
 
-IMAGE_SETS: tuple[str, ...] = ("digits", "mnist", "fashion-mnist", "cifar10")
+IMAGE_SETS: tuple[str, ...] = ("digits", *READERS)
 """What `load_images` knows by name."""
 
 DATA_VARIABLE = "TORCHPFC_DATA"
