@@ -70,8 +70,6 @@ def draw(found: Findings, made: Mapping[str, str]) -> str:
         mlp=mlp,
         task_mlp=task_mlp,
         taught=taught,
-        training=taught.training,
-        window=taught.training.window,
         taken=taken,
         **{f"num_{name}": f"{len(digits):,}" for name, digits in found.splits._asdict().items()},
         one_digit=f"{100 / len(labels):.2f}",
