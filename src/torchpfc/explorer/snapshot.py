@@ -57,8 +57,7 @@ class Snapshot:
     @cached_property
     def columns(self) -> ColumnReport:
         """Every column, described."""
-        subject, labels = self.subject, self.examples.labels
-        h = self.explained.h
+        subject, h, labels = self.subject, self.explained.h, self.examples.labels
         return describe_columns(subject.block, h, labels=labels, ledger=subject.ledger, top=TOP_EXAMPLES)
 
     @cached_property

@@ -127,9 +127,7 @@ class BlockSubject(Subject):
 
     def __init__(self, block: PFCBlock, ledger: Ledger, name: str, reference: Tensor, *, classes: bool) -> None:
         outputs = tuple(str(k) for k in range(block.out_features))
-        super().__init__(
-            name, "PFCBlock", block, ledger, num_features=block.in_features, outputs=outputs, classes=classes
-        )
+        super().__init__(name, "PFCBlock", block, ledger, block.in_features, outputs, classes)
         self.block.eval()
         self._reference = self.encode(reference)
         self._unexplained: Tensor | None = None

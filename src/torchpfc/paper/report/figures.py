@@ -156,9 +156,8 @@ def draw_images(sheet: Sheet, title: str, *, name: str) -> str | None:
 def draw_songs(sheet: Sheet, title: str, *, name: str) -> str | None:
     """One picture of each row that has it, in the words of the row."""
     wording = Wording.of(sheet.table)
-    return draw_pictures(
-        [(wording.describe(line) or line.row.id, run, name) for line, run in pictured(sheet, name)], title
-    )
+    shown = [(wording.describe(line) or line.row.id, run, name) for line, run in pictured(sheet, name)]
+    return draw_pictures(shown, title)
 
 
 BANDS = "in a band from the lowest to the highest, unless there are many lines"
