@@ -93,7 +93,7 @@ def load(
     if not subject.takes_gaps and bool(examples.x.isnan().any()):
         raise DataError(f"the examples must have no gaps (NaN) for this model, got some in {examples.source}")
     examples = replace(examples, shape=_shape(examples, shape))
-    return Loaded(subject, examples.first(affordable(subject.block.num_basis)))
+    return Loaded(subject, examples.select(slice(affordable(subject.block.num_basis))))
 
 
 def affordable(num_basis: int) -> int:
