@@ -109,7 +109,7 @@ def test_a_reader_who_has_seen_enough_is_no_error(arguments):
 
 
 def test_what_is_left_to_print_goes_nowhere_without_a_reader(monkeypatch):
-    def print_on(*_):
+    def print_on(**_):
         raise BrokenPipeError
 
     redirected = []

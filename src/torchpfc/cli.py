@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchpfc._version import __version__
 
 if TYPE_CHECKING:
     from torchpfc.paper import Experiment, Result
     from torchpfc.unlearning import ForgetReport, ReplayReport, SavedModel
+    from torchpfc.unlearning.report import How
 
 # What a subcommand may fail to import, and the extra that brings it.
 EXTRA_OF = {
@@ -41,12 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         to read on.
     """
     parser = build_parser()
-    args = parser.parse_args(argv)
-    if args.command is None:
+    options = vars(parser.parse_args(argv))
+    command = options.pop("command")
+    if command is None:
         parser.print_help(sys.stderr)
         return 2
     try:
-        status: int = args.run(args)
+        status: int = options.pop("run")(**options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the end
@@ -55,13 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRA_OF:
             raise
-        _say(f"torchpfc {args.command} needs {_how_to_install(package)}")
+        _say(f"torchpfc {command} needs {_how_to_install(package)}")
         return 2
     except _Problem as problem:
-        _say(f"torchpfc {args.command}: {problem}")
+        _say(f"torchpfc {command}: {problem}")
         return 2
     except KeyboardInterrupt:
-        print(f"torchpfc {args.command} was interrupted", file=sys.stderr)
+        print(f"torchpfc {command} was interrupted", file=sys.stderr)
         return 130
     return status
 
@@ -86,14 +88,15 @@ class _Problem(Exception):
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Turns what can go wrong with files and devices into one line."""
+def _explained(*problems: type[Exception]) -> Iterator[None]:
+    """Turns what can go wrong with files and devices into one line, and with it the problems that are named."""
     from torchpfc.checkpoint import CorruptFileError
     from torchpfc.data.formats import DataError
 
+    known: tuple[type[Exception], ...] = (CorruptFileError, DataError, *problems)
     try:
         yield
-    except (CorruptFileError, DataError) as error:
+    except known as error:
         raise _Problem(str(error)) from None
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
@@ -102,7 +105,7 @@ def _explained() -> Iterator[None]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Describe every command and its options."""
+    """Describe every command and its options, which are handed by name to what the command calls."""
     parser = argparse.ArgumentParser(
         prog="torchpfc", description="Predictive factorized coupling: interpretable blocks for PyTorch."
     )
@@ -135,7 +138,10 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
     run.add_argument("--smoke", action="store_true", help="try that all of it works, in seconds; keeps no results")
     run.add_argument(
-        "--no-test", action="store_true", help="measure on validation data only; results go to DIR/validation"
+        "--no-test",
+        action="store_false",
+        dest="test",
+        help="measure on validation data only; results go to DIR/validation",
     )
     run.add_argument(
         "--checkpoint-seconds",
@@ -156,7 +162,7 @@ def build_parser() -> argparse.ArgumentParser:
     report.set_defaults(run=_report)
 
     data = commands.add_parser("data", help="download data sets")
-    actions = data.add_subparsers(dest="action", metavar="action", required=True)
+    actions = data.add_subparsers(metavar="action", required=True)
     get = actions.add_parser("get", help="download a data set")
     get.add_argument(
         "name", nargs="+", choices=("mnist", "fashion-mnist", "cifar10"), help="one or more of %(choices)s"
@@ -194,28 +200,28 @@ def build_parser() -> argparse.ArgumentParser:
     exploring.add_argument("--data-dir", type=Path, metavar="DIR", help="default: as for run")
     exploring.add_argument("--host", default="127.0.0.1", help="default: %(default)s, which no other machine reaches")
     exploring.add_argument("--port", type=_port, default=8765, metavar="N", help="default: %(default)s; 0: a free one")
-    exploring.add_argument("--no-browser", action="store_true", help="do not open the page")
+    exploring.add_argument("--no-browser", action="store_false", dest="browser", help="do not open the page")
     exploring.set_defaults(run=_explore)
     return parser
 
 
-def _demo(args: argparse.Namespace) -> int:
+def _demo(out: Path, seed: int) -> int:
     from torchpfc.demo import run_demo
 
-    run_demo(args.out, seed=args.seed)
+    run_demo(out, seed=seed)
     return 0
 
 
-def _list(args: argparse.Namespace) -> int:
+def _list(name: str | None) -> int:
     from torchpfc.paper import experiments
     from torchpfc.paper.settings import settings
 
-    if args.name is None:
+    if name is None:
         for experiment in experiments().values():
             rows = sum(len(table.rows) for table in experiment.tables)
             print(f"{experiment.name:<20}{experiment.summary}; {rows} rows")
         return 0
-    experiment = _find(args.name)
+    experiment = _find(name)
     print(f"{experiment.name}: {experiment.summary}\n\nsettings")
     for key, value in settings(experiment.config()).items():
         print(f"  {key} = {value}")
@@ -229,35 +235,17 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(name: str, rows: list[str], **options: Any) -> int:
     from torchpfc.paper import run
     from torchpfc.paper.launch import RequestError
 
-    every = args.name == "all"
-    if every and args.settings:
+    every = name == "all"
+    if every and options["settings"]:
         raise _Problem("--set must come with the name of one experiment, got all")
-    rows = args.rows or (["*"] if every else [])
-    try:
-        with _explained():
-            done = run(
-                _runnable(args, rows) if every else _installed(_find(args.name)).name,
-                rows,
-                settings=args.settings,
-                preset=args.preset,
-                seeds=args.seeds,
-                device=args.device,
-                devices=args.devices,
-                precision=args.precision,
-                results=args.results,
-                data_dir=args.data_dir,
-                test=not args.no_test,
-                smoke=args.smoke,
-                checkpoint_seconds=args.checkpoint_seconds,
-                models=args.models,
-                describe=_describe,
-            )
-    except RequestError as error:
-        raise _Problem(str(error)) from None
+    rows = rows or (["*"] if every else [])
+    with _explained(RequestError):
+        names = _runnable(rows) if every else [_installed(_find(name)).name]
+        done = run(names, rows, describe=_describe, **options)
     if _is_first():
         skipped = len(done.results) - done.new
         where = "" if done.folder is None else f"; results in {done.folder}"
@@ -265,7 +253,7 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _runnable(args: argparse.Namespace, rows: Sequence[str]) -> list[str]:
+def _runnable(rows: Sequence[str]) -> list[str]:
     """Leaves out experiments of many that need what is not installed, before hours have gone into the others."""
     from torchpfc.paper import experiments
     from torchpfc.paper.launch import make_jobs
@@ -290,10 +278,9 @@ def _installed(experiment: Experiment) -> Experiment:
 def _find(name: str) -> Experiment:
     from torchpfc.paper.registry import find_experiment
 
-    try:
-        return find_experiment(name)
-    except ValueError as error:
-        raise _Problem(str(error)) from None
+    with _explained(ValueError):
+        experiment = find_experiment(name)
+    return experiment
 
 
 def _describe(result: Result) -> str:
@@ -309,94 +296,84 @@ def _describe(result: Result) -> str:
         told.append(f"test {metrics['test_accuracy']:.2f} %{paper}")
     if "valid_accuracy" in metrics:
         told.append(f"validation {metrics['valid_accuracy']:.2f} %")
-    shown = dict.fromkeys(table.metric for table in experiment.tables)
-    others = [metric for metric in shown if metric != "test_accuracy"]
+    others = dict.fromkeys(table.metric for table in experiment.tables if table.metric != "test_accuracy")
     told += [f"{name_metric(metric)} {number(metrics[metric], metric)}" for metric in others if metric in metrics]
     if "epochs" in metrics and "milliseconds_per_step" in metrics:
         told.append(f"{metrics['epochs']:.0f} epochs of {metrics['milliseconds_per_step']:.3g} ms a step")
     return f"{name}, seed {result.seed}: {'; '.join(told)}"
 
 
-def _report(args: argparse.Namespace) -> int:
+def _report(results: Path, out: Path, check: bool) -> int:
     from torchpfc.data.images import REMARKS
     from torchpfc.paper.report import make_report
 
     with _explained():
-        changed = make_report(args.results, args.out, check=args.check, known_data=REMARKS)
+        changed = make_report(results, out, check=check, known_data=REMARKS)
     for path in changed:
-        print(f"{'would change' if args.check else 'wrote'} {path}")
-    return 1 if args.check and changed else 0
+        print(f"{'would change' if check else 'wrote'} {path}")
+    return 1 if check and changed else 0
 
 
-def _data_get(args: argparse.Namespace) -> int:
+def _data_get(name: list[str], data_dir: Path | None) -> int:
     from torchpfc.data.download import download_images
 
     with _explained():
-        for name in args.name:
-            print(f"{name} is in {download_images(name, args.data_dir)}")
+        for each in name:
+            print(f"{each} is in {download_images(each, data_dir)}")
     return 0
 
 
-def _forget(args: argparse.Namespace) -> int:
+def _forget(
+    model: Path, how: How, exact: bool, report: Path | None, device: str, data_dir: Path | None, **what: Any
+) -> int:
     import json
     from dataclasses import asdict
 
     from torchpfc.checkpoint import write_atomically
     from torchpfc.unlearning import forget, load_model, save_model
 
-    asked = {"batches": args.batches, "examples": args.examples}
-    with _explained():
-        saved = load_model(args.model)
-        report: ForgetReport | ReplayReport
-        try:
-            if args.exact:
-                report = _replay(args, saved)
-            else:
-                report = forget(saved.block, saved.ledger, how=args.how, **asked)
-                save_model(args.model, saved.block, saved.ledger, saved.about)
-        except (ValueError, RuntimeError) as error:
-            raise _Problem(str(error)) from None
-        if args.report is not None:
-            write_atomically(args.report, json.dumps({"exact": args.exact, **asdict(report)}, indent=1) + "\n")
-    print(report)
+    done: ForgetReport | ReplayReport
+    with _explained(ValueError, RuntimeError):
+        saved = load_model(model)
+        if exact:
+            done = _replay(model, saved, how, device, data_dir=data_dir, **what)
+        else:
+            done = forget(saved.block, saved.ledger, how=how, **what)
+            save_model(model, saved.block, saved.ledger, saved.about)
+        if report is not None:
+            write_atomically(report, json.dumps({"exact": exact, **asdict(done)}, indent=1) + "\n")
+    print(done)
     return 0
 
 
-def _replay(args: argparse.Namespace, saved: SavedModel) -> ReplayReport:
+def _replay(model: Path, saved: SavedModel, how: How, device: str, **options: Any) -> ReplayReport:
     from torchpfc.paper.devices import open_fabric
     from torchpfc.paper.unlearning_replay import forget_exactly
 
-    if args.how != "zero":
-        raise _Problem(f"--how must be left out with --exact, which leaves nothing to remove, got {args.how}")
-    fabric = open_fabric(args.device, str(saved.about.get("precision", "32")))
-    return forget_exactly(
-        args.model,
-        saved,
-        batches=args.batches,
-        examples=args.examples,
-        data_dir=args.data_dir,
-        fabric=fabric,
-    )
+    if how != "zero":
+        raise _Problem(f"--how must be left out with --exact, which leaves nothing to remove, got {how}")
+    fabric = open_fabric(device, str(saved.about.get("precision", "32")))
+    return forget_exactly(model, saved, fabric=fabric, **options)
 
 
-def _separate(args: argparse.Namespace) -> int:
+def _separate(song: Path, model: Path, out: Path, device: str) -> int:
     import torch
 
     from torchpfc.audio import load_separator, separate_file
     from torchpfc.progress import Progress
 
-    if args.device not in ("cpu", "cuda"):
-        raise _Problem(f"--device must be cpu or cuda, got {args.device!r}")
-    if args.device == "cuda" and not torch.cuda.is_available():
+    if device not in ("cpu", "cuda"):
+        raise _Problem(f"--device must be cpu or cuda, got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
         raise _Problem("--device must be cpu, got cuda, but PyTorch finds no GPU here")
-    if args.out.exists() and not args.out.is_dir():
-        raise _Problem(f"--out must be a folder, got the file {args.out}")
+    if out.exists() and not out.is_dir():
+        raise _Problem(f"--out must be a folder, got the file {out}")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # products of a slice are small: threads bring little, and wait where others work as well
     try:
-        with _explained(), Progress(1.0, f"Separating {args.song.name}") as progress:
-            model, features, _ = load_separator(args.model)
-            files = separate_file(args.song, args.out, model.to(args.device), features, tell=progress.at)
+        with _explained(), Progress(1.0, f"Separating {song.name}") as progress:
+            separator, features, _ = load_separator(model)
+            files = separate_file(song, out, separator.to(device), features, tell=progress.at)
     finally:
         torch.set_num_threads(threads)
     for file in files:
@@ -404,23 +381,11 @@ def _separate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _explore(args: argparse.Namespace) -> int:
+def _explore(model: Path | None, data: str | None, **options: Any) -> int:
     from torchpfc.explorer import explore
 
-    with _explained():
-        try:
-            explore(
-                args.model,
-                args.data,
-                shape=args.shape,
-                data_dir=args.data_dir,
-                host=args.host,
-                port=args.port,
-                browser=not args.no_browser,
-                say=lambda text: print(text, flush=True),
-            )
-        except ValueError as error:
-            raise _Problem(str(error)) from None
+    with _explained(ValueError):
+        explore(model, data, **options, say=lambda text: print(text, flush=True))
     return 0
 
 

@@ -7,12 +7,10 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Self
 
 _SECONDS_BEFORE_BAR = 2.0
 _SECONDS_BETWEEN_LINES = 30.0
-
-T = TypeVar("T", covariant=True)
 
 
 class Progress:
@@ -31,7 +29,7 @@ class Progress:
     """
 
     def __init__(self, total: float, label: str = "", *, show: bool | None = None, lines: bool = False) -> None:
-        self._total, self._label, self._done = max(total, 1e-9), label, 0.0
+        self._total, self._label = max(total, 1e-9), label
         self._quiet = show is False
         has_bar = (sys.stderr.isatty() if show is None else show) and importlib.util.find_spec("rich") is not None
         self._bar_from = time.monotonic() + (0.0 if show else _SECONDS_BEFORE_BAR) if has_bar else math.inf
@@ -47,8 +45,16 @@ class Progress:
 
     def at(self, done: float, label: str | None = None) -> None:
         """Says how much of the work is done by now, and what is going on if that is something else than before."""
-        self._done, self._label = done, self._label if label is None else label
-        self._show()
+        self._label = self._label if label is None else label
+        now = time.monotonic()
+        if now >= self._bar_from:
+            if self._bar is None:
+                self._bar = _make_bar(self._total)
+                self._bar.start()
+            self._bar.update(self._bar.task_ids[0], completed=done, description=self._label)
+        elif now >= self._line_from:
+            self._line_from = now + _SECONDS_BETWEEN_LINES
+            print(f"{100 * done / self._total:3.0f} %  {self._label}", file=sys.stderr, flush=True)
 
     def part(self, start: float, amount: float) -> Callable[[float], None]:
         """What to tell the share of a part of the work to."""
@@ -61,33 +67,16 @@ class Progress:
         elif not self._quiet:
             print(text, file=sys.stderr, flush=True)
 
-    def _show(self) -> None:
-        now = time.monotonic()
-        if now >= self._bar_from:
-            if self._bar is None:
-                self._bar = _make_bar(self._total)
-                self._bar.start()
-            self._bar.update(self._bar.task_ids[0], completed=self._done, description=self._label)
-        elif now >= self._line_from:
-            self._line_from = now + _SECONDS_BETWEEN_LINES
-            print(f"{100 * self._done / self._total:3.0f} %  {self._label}", file=sys.stderr, flush=True)
 
-
-class _Epochs(Protocol[T]):
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[T]: ...
-    def set_epoch(self, epoch: int) -> None: ...
-
-
-class Ticking(Generic[T]):
+class Ticking:
     """The same batches, telling after each how many epochs are done, as a fraction.
 
     Args:
-        batches: To go through.
+        batches: To go through; with a length, and a method `set_epoch`.
         tick: Told.
     """
 
-    def __init__(self, batches: _Epochs[T], tick: Callable[[float], None]) -> None:
+    def __init__(self, batches: Any, tick: Callable[[float], None]) -> None:
         self._batches, self._tick, self._epoch = batches, tick, 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -95,7 +84,7 @@ class Ticking(Generic[T]):
         self._epoch = epoch
         self._batches.set_epoch(epoch)
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[Any]:
         for k, batch in enumerate(self._batches, start=1):
             yield batch
             self._tick(self._epoch + k / len(self._batches))

@@ -272,7 +272,7 @@ def test_a_damaged_pickle_is_a_data_error_or_still_a_batch(tmp_path_factory, pos
     except DataError as error:
         assert str(folder / "test_batch") in str(error)
     else:
-        assert parts.test.pixels.shape == (1, 3072)
+        assert parts.test.pixels.shape == (1, 3, 32, 32)
 
 
 # Fingerprints and remarks

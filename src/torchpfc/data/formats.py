@@ -35,7 +35,7 @@ class Examples(NamedTuple):
     r"""Images and what they show, in bytes as the files have them.
 
     Shape:
-        - pixels: $(n, m)$, flattened from channel, row, column
+        - pixels: $(n, \text{channels}, \text{rows}, \text{columns})$
         - label: $(n)$
     """
 
@@ -95,6 +95,19 @@ def read_cifar10_archive(path: Path) -> Parts:
     return _join_batches(read)
 
 
+READERS: Mapping[str, Mapping[str, Callable[[Path], Parts]]] = {
+    "mnist": {"mnist": read_idx},
+    "fashion-mnist": {"fashion-mnist": read_idx},
+    "cifar10": {
+        "cifar-10-batches-bin": read_cifar10_binary,
+        "cifar-10-batches-py": read_cifar10_pickled,
+        "cifar-10-binary.tar.gz": read_cifar10_archive,
+        "cifar-10-python.tar.gz": read_cifar10_archive,
+    },
+}
+"""Where in a data folder each set can be, the first choice first, and what reads it there."""
+
+
 def _read_idx_pair(folder: Path, part: str) -> Examples:
     images_file = _find(folder, f"{part}-images-idx3-ubyte", f"{part}-images.idx3-ubyte")
     label_file = _find(folder, f"{part}-labels-idx1-ubyte", f"{part}-labels.idx1-ubyte")
@@ -107,7 +120,7 @@ def _read_idx_pair(folder: Path, part: str) -> Examples:
         wanted = f"as many labels as {images_file.name} has images, {len(images):,}"
         raise DataError(f"{label_file} must hold {wanted}, got {len(label):,}")
     _check_labels(label, label_file)
-    return Examples(images.reshape(len(images), -1), label)
+    return Examples(images[:, np.newaxis], label)
 
 
 def _parse_idx(data: bytes, source: Path, ndim: int) -> NDArray[np.uint8]:
@@ -143,7 +156,7 @@ def _parse_binary(data: bytes, source: str) -> Examples:
         raise DataError(f"{source} must be {wanted}, got {len(data):,} bytes")
     records = np.frombuffer(data, np.uint8).reshape(-1, size)
     _check_labels(records[:, 0], source)
-    return Examples(records[:, 1:], records[:, 0])
+    return Examples(records[:, 1:].reshape(-1, *CIFAR10_SHAPE), records[:, 0])
 
 
 def _parse_pickled(data: bytes, source: str) -> Examples:
@@ -163,7 +176,7 @@ def _parse_pickled(data: bytes, source: str) -> Examples:
         got = f"{label.dtype} of shape {label.shape}"
         raise DataError(f"{source} must hold as many labels as images, {len(pixels):,}, each an integer, got {got}")
     _check_labels(label, source)
-    return Examples(pixels, label.astype(np.uint8))
+    return Examples(pixels.reshape(-1, *CIFAR10_SHAPE), label.astype(np.uint8))
 
 
 def _check_labels(label: NDArray[Any], source: Path | str) -> None:

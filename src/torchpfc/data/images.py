@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,20 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchpfc.data.formats import (
-    CIFAR10_SHAPE,
-    IDX_SIDE,
-    NUM_CLASSES,
-    DataError,
-    Examples,
-    Parts,
-    read_cifar10_archive,
-    read_cifar10_binary,
-    read_cifar10_pickled,
-    read_idx,
-)
+from torchpfc.data.formats import NUM_CLASSES, READERS, DataError, Examples, Parts
 
-IMAGE_SETS: tuple[str, ...] = ("digits", "mnist", "fashion-mnist", "cifar10")
+IMAGE_SETS: tuple[str, ...] = ("digits", *READERS)
 """What `load_images` knows by name."""
 
 DATA_VARIABLE = "TORCHPFC_DATA"
@@ -111,29 +100,6 @@ class ImageData:
     remark: str
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """How a set looks, where in a data folder it can be (the first choice first), and what reads it there."""
-
-    shape: tuple[int, int, int]
-    readers: Mapping[str, Callable[[Path], Parts]]
-
-
-LAYOUTS: Mapping[str, _Layout] = {
-    "mnist": _Layout((1, IDX_SIDE, IDX_SIDE), {"mnist": read_idx}),
-    "fashion-mnist": _Layout((1, IDX_SIDE, IDX_SIDE), {"fashion-mnist": read_idx}),
-    "cifar10": _Layout(
-        CIFAR10_SHAPE,
-        {
-            "cifar-10-batches-bin": read_cifar10_binary,
-            "cifar-10-batches-py": read_cifar10_pickled,
-            "cifar-10-binary.tar.gz": read_cifar10_archive,
-            "cifar-10-python.tar.gz": read_cifar10_archive,
-        },
-    ),
-}
-
-
 def load_images(name: str, data_dir: Path | None = None) -> ImageData:
     """Loads a data set of images, all of it at once.
 
@@ -162,14 +128,13 @@ def load_images(name: str, data_dir: Path | None = None) -> ImageData:
     if name not in IMAGE_SETS:
         raise DataError(f"name must be one of {', '.join(IMAGE_SETS)}, got {name!r}")
     if name == "digits":
-        return _to_tensors(name, _read_digits(), (1, 8, 8), brightest=16)
-    layout = LAYOUTS[name]
+        return _to_tensors(name, _read_digits(), brightest=16)
     folder, place = _find(name, data_dir)
     try:
-        parts = layout.readers[place](folder / place)
+        parts = READERS[name][place](folder / place)
     except DataError as error:
         raise DataError(f"{error}; replace it, or delete it and run `{_command(name, folder)}`") from None
-    return _to_tensors(name, parts, layout.shape, brightest=255)
+    return _to_tensors(name, parts, brightest=255)
 
 
 def cache_folder() -> Path:
@@ -182,10 +147,10 @@ def cache_folder() -> Path:
 def _find(name: str, data_dir: Path | None) -> tuple[Path, str]:
     folders = data_folders(data_dir)
     for folder in folders:
-        for place in LAYOUTS[name].readers:
+        for place in READERS[name]:
             if (folder / place).exists():
                 return folder, place
-    tried = ", ".join(str(folder / place) for folder in folders for place in LAYOUTS[name].readers)
+    tried = ", ".join(str(folder / place) for folder in folders for place in READERS[name])
     command = _command(name, folders[-1])
     raise DataError(f"{name} must be in a data folder, got nothing at {tried}; run `{command}` to download it")
 
@@ -212,24 +177,23 @@ def _read_digits() -> Parts:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    pixels, label = load_digits(return_X_y=True)
+    digits = load_digits()
+    pixels, label = digits.images[:, np.newaxis].astype(np.uint8), digits.target.astype(np.uint8)
     # The test digits of the demo: a setting that was chosen there has not seen them either.
     train, test = train_test_split(np.arange(len(label)), test_size=0.2, stratify=label, random_state=0)
-    every = Examples(pixels.astype(np.uint8), label.astype(np.uint8))
-    return Parts(*(Examples(every.pixels[rows], every.label[rows]) for rows in (np.sort(train), np.sort(test))))
+    return Parts(*(Examples(pixels[rows], label[rows]) for rows in (np.sort(train), np.sort(test))))
 
 
-def _to_tensors(name: str, parts: Parts, shape: tuple[int, int, int], brightest: int) -> ImageData:
-    train, test = (
-        Images(
-            torch.from_numpy(part.pixels.astype(np.float32)).div_(brightest),
-            torch.from_numpy(part.label.astype(np.int64)),
-            shape,
-        )
-        for part in parts
-    )
+def _to_tensors(name: str, parts: Parts, *, brightest: int) -> ImageData:
+    train, test = (_to_images(part, brightest) for part in parts)
     fingerprint = _fingerprint(parts)
     return ImageData(name, train, test, NUM_CLASSES, fingerprint, _remark(name, parts, fingerprint))
+
+
+def _to_images(part: Examples, brightest: int) -> Images:
+    count, channels, rows, columns = part.pixels.shape
+    x = torch.from_numpy(part.pixels.reshape(count, -1).astype(np.float32)).div_(brightest)
+    return Images(x, torch.from_numpy(part.label.astype(np.int64)), (channels, rows, columns))
 
 
 def _fingerprint(parts: Parts) -> str:
@@ -251,6 +215,6 @@ def _batch_checksums(parts: Parts) -> tuple[str, ...]:
     """MD5 checksums of a set as binary batches of CIFAR-10, whatever it was read from."""
     batches = (*zip(*(np.array_split(array, 5) for array in parts.train), strict=True), parts.test)
     return tuple(
-        hashlib.md5(np.column_stack((label, pixels)).data, usedforsecurity=False).hexdigest()
+        hashlib.md5(np.column_stack((label, pixels.reshape(len(pixels), -1))).data, usedforsecurity=False).hexdigest()
         for pixels, label in batches
     )

@@ -21,7 +21,7 @@ from torchpfc.nn import MLP, PFCBlock, keep_nonnegative
 from torchpfc.optim import Ledger, RMSprop, RMSpropSLW, SlidingWindow
 from torchpfc.progress import Progress
 from torchpfc.solvers import FISTA, Implicit
-from torchpfc.training import Batch, Batches, BestWeights, EarlyStopping, Evaluation, SquaredErrors, evaluate, fit
+from torchpfc.training import Batch, Batches, EarlyStopping, Evaluation, SquaredErrors, evaluate, fit
 from torchpfc.unlearning import Snapshots, forget, retrain_without
 
 NUM_PIXELS = 64
@@ -281,19 +281,17 @@ def learn(model: nn.Module, optimizer: Optimizer, training: Training, splits: Sp
 
     The optimizer returns to the best epoch too, and its window with it.
     """
-    stopping, best = EarlyStopping(training.patience, watch_accuracy=False), BestWeights(model)
-    number, kept = 0, copy.deepcopy(optimizer.state_dict())
+    stopping = EarlyStopping(training.patience, watch_accuracy=False)
     batches = make_batches(splits.train, training, seed)
+    number, kept = 0, copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     for stats in fit(model, optimizer, batches, objective(model), epochs=training.max_epochs):
-        better = stopping.update(*measure(model, splits.validation))
-        best.keep(model, better)
-        if better:
-            number, kept = stats.epoch + 1, copy.deepcopy(optimizer.state_dict())
+        if stopping.update(*measure(model, splits.validation)):
+            number, kept = stats.epoch + 1, copy.deepcopy((model.state_dict(), optimizer.state_dict()))
         tick((stats.epoch + 1) / training.max_epochs)
         if stopping.stopped:
             break
-    model.load_state_dict(best.state_dict())
-    optimizer.load_state_dict(kept)
+    model.load_state_dict(kept[0])
+    optimizer.load_state_dict(kept[1])
     return number
 
 

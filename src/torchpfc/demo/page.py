@@ -70,8 +70,6 @@ def draw(found: Findings, made: Mapping[str, str]) -> str:
         mlp=mlp,
         task_mlp=task_mlp,
         taught=taught,
-        training=taught.training,
-        window=taught.training.window,
         taken=taken,
         **{f"num_{name}": f"{len(digits):,}" for name, digits in found.splits._asdict().items()},
         one_digit=f"{100 / len(labels):.2f}",
@@ -208,11 +206,9 @@ def draw_kind(name: str, kind: Explanation, labels: Sequence[int]) -> str:
     """Some images of a kind, over their reconstructions: for digits, the first of every class."""
     pairs = []
     for row in map(labels.index, range(NUM_CLASSES)):
-        images = (
-            picture(kind.x[row], f"{name}, image {row + 1}"),
-            picture(kind[row].reconstruction[0], "its reconstruction"),
-        )
-        pairs.append(element("div", *images, percent(float(kind[row].unexplained), 0), class_="pair"))
+        above = picture(kind.x[row], f"{name}, image {row + 1}")
+        below = picture(kind[row].reconstruction[0], "its reconstruction")
+        pairs.append(element("div", above, below, percent(float(kind[row].unexplained), 0), class_="pair"))
     return element("div", element("h3", name), element("div", *pairs, class_="pairs"))
 
 

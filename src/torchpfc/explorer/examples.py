@@ -45,9 +45,9 @@ class Examples:
     def __len__(self) -> int:
         return len(self.x)
 
-    def first(self, count: int) -> Examples:
-        """The first of them."""
-        return replace(self, x=self.x[:count], labels=None if self.labels is None else self.labels[:count])
+    def select(self, rows: Tensor | slice) -> Examples:
+        """Some of them, in this order."""
+        return replace(self, x=self.x[rows], labels=None if self.labels is None else self.labels[rows])
 
 
 def guess_shape(num_features: int) -> Shape | None:
@@ -78,7 +78,7 @@ def read_examples(source: str, classes: tuple[str, ...], data_dir: Path | None =
     if source in IMAGE_SETS:
         test = load_images(source, data_dir).test
         labels = _numbers_of_classes(test.label.numpy(), classes, source)
-        return Examples(test.x, labels, f"test images of {source}", test.shape).first(MOST_EXAMPLES)
+        return Examples(test.x, labels, f"test images of {source}", test.shape).select(slice(MOST_EXAMPLES))
     path = Path(source)
     if not path.is_file():
         raise DataError(f"--data must be one of {', '.join(IMAGE_SETS)}, or an .npz file, got {source!r}")
@@ -95,7 +95,7 @@ def read_examples(source: str, classes: tuple[str, ...], data_dir: Path | None =
     if rows.isinf().any():
         raise DataError(f"{path} must hold finite numbers, got infinite ones")
     found = shape if shape is not None and len(shape) == 3 and shape[0] in (1, 3) else None
-    return Examples(rows, labels, path.name, found).first(MOST_EXAMPLES)
+    return Examples(rows, labels, path.name, found).select(slice(MOST_EXAMPLES))
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:

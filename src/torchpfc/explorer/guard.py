@@ -10,13 +10,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-
 HEADERS = {
-    "content-security-policy": POLICY,
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
@@ -48,17 +46,14 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        refusal = self._refusal(scope["method"], Headers(scope=scope))
-        body = None if refusal else await self._read(receive)
+        headers = Headers(scope=scope)
+        refusal = self._refusal(scope["method"], headers)
+        body = None if refusal else await self._read(receive, headers)
         if body is None:
-            status, problem = refusal or (413, self._too_large)
+            status, problem = refusal or (413, f"the body must have at most {self.most_bytes} bytes")
             await JSONResponse({"problem": problem}, status)(scope, receive, _with_headers(send))
         else:
             await self.app(scope, _replay(body, receive), _with_headers(send))
-
-    @property
-    def _too_large(self) -> str:
-        return f"the body must have at most {self.most_bytes} bytes"
 
     def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
         host = headers.get("host", "")
@@ -72,13 +67,13 @@ class Guard:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if method == "POST" and kind != "application/json":
             return 415, "the body must be application/json"
-        length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length[:20]) > self.most_bytes:
-            return 413, self._too_large
         return None
 
-    async def _read(self, receive: Receive) -> bytes | None:
-        """The whole body; None where it is too large, whatever its headers say."""
+    async def _read(self, receive: Receive, headers: Headers) -> bytes | None:
+        """The whole body; None where it is too large, or its header says so."""
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length[:20]) > self.most_bytes:
+            return None
         body = b""
         while True:
             message = await receive()

@@ -83,14 +83,17 @@ def load(
         raise CorruptFileError(
             f"the model must be a folder that save_pretrained or save_model wrote, got {str(model)!r}"
         )
-    _check_size(examples, subject.num_features)
+    count = examples.x.shape[1]
+    if count != subject.num_features:
+        size = f"{subject.num_features} numbers each, as the model takes them"
+        raise DataError(f"the examples must have {size}, got {count} in {examples.source}")
     lowest = float(examples.x.nan_to_num(nan=0.0).min())
     if subject.block.nonnegative and lowest < 0:
         raise DataError(f"the examples must not be negative for this model, got {lowest:.3g}")
-    if not subject.takes_gaps:
-        _refuse_gaps(examples)
+    if not subject.takes_gaps and bool(examples.x.isnan().any()):
+        raise DataError(f"the examples must have no gaps (NaN) for this model, got some in {examples.source}")
     examples = replace(examples, shape=_shape(examples, shape))
-    return Loaded(subject, examples.first(affordable(subject.block.num_basis)))
+    return Loaded(subject, examples.select(slice(affordable(subject.block.num_basis))))
 
 
 def affordable(num_basis: int) -> int:
@@ -121,7 +124,9 @@ def _load_estimator(folder: Path, kind: str, data: str | None, data_dir: Path | 
         raise DataError(f"--data must be given, since {folder} holds no examples of its own")
     labels = held.target.argmax(1) if subject.classes else None
     examples = Examples(estimator.scale_.decode(held.x), labels, "rows that the model keeps", features=names)
-    return subject, _mixed(examples).first(MOST_EXAMPLES)
+    # Mixed, in an order that is always the same: rows held out lie in the order of the batches, and so of classes.
+    order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))
+    return subject, examples.select(order[:MOST_EXAMPLES])
 
 
 def _load_block(folder: Path, data: str | None, data_dir: Path | None) -> tuple[Subject, Examples]:
@@ -132,28 +137,8 @@ def _load_block(folder: Path, data: str | None, data_dir: Path | None) -> tuple[
         raise DataError(f"--data must be given, since {folder} does not say what the model was trained on")
     classes = tuple(str(k) for k in range(saved.block.out_features))
     examples = read_examples(str(source), classes, data_dir)
-    _check_size(examples, saved.block.in_features)
-    _refuse_gaps(examples)
     known = examples.labels is not None
     return BlockSubject(saved.block, saved.ledger, folder.resolve().name, examples.x, classes=known), examples
-
-
-def _mixed(examples: Examples) -> Examples:
-    """The same examples in a fixed random order: rows held out lie in the order of the batches, and so of classes."""
-    order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))
-    labels = None if examples.labels is None else examples.labels[order]
-    return replace(examples, x=examples.x[order], labels=labels)
-
-
-def _check_size(examples: Examples, num_features: int) -> None:
-    if examples.x.shape[1] != num_features:
-        size = f"{num_features} numbers each, as the model takes them"
-        raise DataError(f"the examples must have {size}, got {examples.x.shape[1]} in {examples.source}")
-
-
-def _refuse_gaps(examples: Examples) -> None:
-    if bool(examples.x.isnan().any()):
-        raise DataError(f"the examples must have no gaps (NaN) for this model, got some in {examples.source}")
 
 
 def _shape(examples: Examples, asked: tuple[int, int] | None) -> Shape | None:

@@ -11,8 +11,8 @@ from typing import Annotated
 from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
 
-from torchpfc.explorer.asking import ExplainAsked, ForgetAsked
 from torchpfc.explorer.guard import Guard
 from torchpfc.explorer.session import Session
 
@@ -34,6 +34,36 @@ STATIC = {
 """The page: which address gives which file, and its type. Nothing else is ever read."""
 
 Index = Annotated[int, Path(ge=0, le=2**31)]
+Finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e9, le=1e9)]
+Number = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class Asked(BaseModel):
+    """A request, checked before anything is computed: nothing that is not named, and no text in place of a number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Factor(Asked):
+    """How much more or less of a part there is to be."""
+
+    part: Number
+    factor: Annotated[float, Field(allow_inf_nan=False, ge=0, le=1000)]
+
+
+class ExplainAsked(Asked):
+    """An input, and amounts to change."""
+
+    example: Number | None = None
+    values: list[Finite] | None = None
+    factors: Annotated[list[Factor], Field(max_length=200)] = []
+    adapt: bool = False
+
+
+class ForgetAsked(Asked):
+    """Batches to forget."""
+
+    batches: Annotated[list[Number], Field(min_length=1)]
 
 
 def create_app(session: Session, *, host: str = "127.0.0.1") -> Guard:

@@ -108,7 +108,7 @@ class Session:
             column, values = now.columns.columns[number], now.parts[number]
             if not now.subject.outputs:  # the block of an estimator without outputs still has one, which says nothing
                 column = replace(column, profile=())
-            top = [self._example(i, float(now.codes[0][i, number])) for i in column.top_examples]
+            top = [self._example(i, float(now.explained.h[i, number])) for i in column.top_examples]
             return PartDetail(column, numbers(values), top, gone=not bool(values.any()))
 
     def list_examples(

@@ -11,21 +11,13 @@ from torch import Tensor
 
 from torchpfc.explorer.examples import Examples
 from torchpfc.explorer.subjects import Subject
-from torchpfc.explorer.views import (
-    TOP_EXAMPLES,
-    Accuracy,
-    BatchView,
-    PartView,
-    StageView,
-    TimeView,
-    batch_views,
-    measure,
-    part_view,
-    stages_of,
-)
-from torchpfc.interpret import ColumnReport, describe_columns
+from torchpfc.explorer.views import Accuracy, BatchView, PartView, StageView, TimeView, measure, stages_of, thumbnail
+from torchpfc.interpret import ColumnReport, Explanation, describe_columns
 from torchpfc.optim.ledger import merged
 from torchpfc.unlearning import fingerprint
+
+TOP_EXAMPLES = 8
+"""How many examples are named that contain most of a part."""
 
 
 class Snapshot:
@@ -43,37 +35,47 @@ class Snapshot:
         self.known = {} if known is None else known
 
     @cached_property
-    def codes(self) -> tuple[Tensor, Tensor]:
-        """Codes and predictions of all examples."""
-        found = self.subject.explain(self.examples.x)
-        return found.h, found.y
+    def explained(self) -> Explanation:
+        """Predictions for all examples as sums."""
+        return self.subject.explain(self.examples.x)
 
-    @cached_property
+    @property
     def parts(self) -> Tensor:
         """The parts in the units of the input, one per row."""
-        return self.subject.explain(self.examples.x[:1]).weight_x.mT
+        return self.explained.weight_x.mT
 
     @property
     def answers(self) -> Tensor:
         """The class that each example is given."""
-        return self.codes[1].argmax(1)
+        return self.explained.y.argmax(1)
 
     @cached_property
     def accuracy(self) -> Accuracy:
         """How many examples are answered rightly."""
-        known = self.examples.labels is not None and self.subject.classes
-        return self._measure(self.answers) if known else Accuracy(None, [])
+        return self._measure(self.answers) if self.subject.classes else Accuracy(None, [])
 
     @cached_property
     def columns(self) -> ColumnReport:
         """Every column, described."""
-        subject, labels = self.subject, self.examples.labels
-        return describe_columns(subject.block, self.codes[0], labels=labels, ledger=subject.ledger, top=TOP_EXAMPLES)
+        subject, h, labels = self.subject, self.explained.h, self.examples.labels
+        return describe_columns(subject.block, h, labels=labels, ledger=subject.ledger, top=TOP_EXAMPLES)
 
     @cached_property
     def atlas(self) -> list[PartView]:
         """All columns, in the order of their numbers."""
-        return [part_view(column, values) for column, values in zip(self.columns.columns, self.parts, strict=True)]
+        return [
+            PartView(
+                column=column.column,
+                image=thumbnail(values),
+                usage=column.usage,
+                mean_amount=column.mean_amount,
+                output=column.output,
+                first_step=column.first_step,
+                dead=column.dead,
+                gone=not bool(values.any()),
+            )
+            for column, values in zip(self.columns.columns, self.parts, strict=True)
+        ]
 
     @cached_property
     def sha256(self) -> str:
@@ -82,8 +84,16 @@ class Snapshot:
 
     @cached_property
     def batches(self) -> list[BatchView]:
-        """The batches of the training, in order."""
-        return batch_views(self.subject)
+        """The batches of the training, in the order in which they came."""
+        subject = self.subject
+        W_y, views = subject.block.weight_y.detach().abs(), []
+        for id in subject.ledger.batches:
+            columns = [c for part in self._ranges([id]) for c in part]
+            say = W_y[:, columns].sum(1)
+            output, total = int(say.argmax()), float(say.sum())
+            main = output if subject.classes and total and float(say[output]) > total / 2 else None
+            views.append(BatchView(id, subject.ledger.first_step([id]), len(columns), main))
+        return sorted(views, key=lambda view: (view.first_step or 0, view.id))
 
     @cached_property
     def time(self) -> TimeView:

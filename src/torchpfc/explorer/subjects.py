@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,32 +21,23 @@ if TYPE_CHECKING:
     from torchpfc.sklearn.base import PFCEstimator
 
 
+@dataclass(eq=False)
 class Subject(ABC):
-    """A model to look at: a block, the record of its training, and names for what it says.
+    """A model to look at: a block, the record of its training, and names for what it says."""
 
-    Args:
-        name: What to call it.
-        kind: What it is.
-        block: The block.
-        ledger: Which batch could write which columns.
-        num_features: How many numbers an input has.
-        outputs: The names of the outputs.
-        classes: Whether the outputs are scores of classes.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        kind: str,
-        block: PFCBlock,
-        ledger: Ledger,
-        *,
-        num_features: int,
-        outputs: tuple[str, ...],
-        classes: bool,
-    ) -> None:
-        self.name, self.kind, self.block, self.ledger = name, kind, block, ledger
-        self.num_features, self.outputs, self.classes = num_features, outputs, classes
+    name: str
+    """What to call it."""
+    kind: str
+    """What it is."""
+    block: PFCBlock
+    ledger: Ledger
+    """Which batch could write which columns."""
+    num_features: int
+    """How many numbers an input has."""
+    outputs: tuple[str, ...]
+    """The names of the outputs."""
+    classes: bool
+    """Whether the outputs are scores of classes."""
 
     @property
     def takes_gaps(self) -> bool:
@@ -136,9 +127,7 @@ class BlockSubject(Subject):
 
     def __init__(self, block: PFCBlock, ledger: Ledger, name: str, reference: Tensor, *, classes: bool) -> None:
         outputs = tuple(str(k) for k in range(block.out_features))
-        super().__init__(
-            name, "PFCBlock", block, ledger, num_features=block.in_features, outputs=outputs, classes=classes
-        )
+        super().__init__(name, "PFCBlock", block, ledger, block.in_features, outputs, classes)
         self.block.eval()
         self._reference = self.encode(reference)
         self._unexplained: Tensor | None = None

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchpfc.explorer.subjects import Subject
 from torchpfc.interpret import Column, Explanation, Term
 from torchpfc.unlearning import ForgetReport
 
@@ -20,8 +19,6 @@ SHOWN_TERMS = 12
 
 STAGES = 12
 """Into how many stages the batches of a training are grouped at most."""
-
-TOP_EXAMPLES = 8
 
 Numbers = list[float | None]
 """Numbers for JSON, which has no NaN: None in its place."""
@@ -203,20 +200,6 @@ def measure(answers: Tensor, labels: Tensor | None, num_classes: int) -> Accurac
     return Accuracy(int(right.sum()) / len(right), per_class)
 
 
-def part_view(column: Column, values: Tensor) -> PartView:
-    """A column in the atlas."""
-    return PartView(
-        column=column.column,
-        image=thumbnail(values),
-        usage=column.usage,
-        mean_amount=column.mean_amount,
-        output=column.output,
-        first_step=column.first_step,
-        dead=column.dead,
-        gone=not bool(values.any()),
-    )
-
-
 def explanation_view(
     now: Explanation, before: Explanation, changed: Iterable[int], *, label: int | None, p: float
 ) -> ExplanationView:
@@ -260,18 +243,6 @@ def _largest(explanation: Explanation) -> list[int]:
     """The parts with the largest share of the input."""
     terms = sorted(explanation.terms(), key=lambda term: (-term.share, term.part))
     return [term.part for term in terms[:SHOWN_TERMS]]
-
-
-def batch_views(subject: Subject) -> list[BatchView]:
-    """All batches in the order in which they came."""
-    W_y, views = subject.block.weight_y.detach().abs(), []
-    for id in subject.ledger.batches:
-        columns = [c for part in subject.ledger.columns_of([id]) for c in part if c < W_y.shape[1]]
-        say = W_y[:, columns].sum(1)
-        output, total = int(say.argmax()), float(say.sum())
-        main = output if subject.classes and total and float(say[output]) > total / 2 else None
-        views.append(BatchView(id, subject.ledger.first_step([id]), len(columns), main))
-    return sorted(views, key=lambda view: (view.first_step or 0, view.id))
 
 
 def stages_of(batches: Sequence[BatchView]) -> list[list[BatchView]]:

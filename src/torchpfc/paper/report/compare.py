@@ -197,8 +197,7 @@ class Comparison:
     @cached_property
     def sheets(self) -> list[Sheet]:
         """Every table, in the order in which they are registered."""
-        of = self.experiments.values()
-        return [fill(experiment, table, self.results) for experiment in of for table in experiment.tables]
+        return [fill(one, table, self.results) for one in self.experiments.values() for table in one.tables]
 
     @cached_property
     def others(self) -> list[Group]:

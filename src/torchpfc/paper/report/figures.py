@@ -61,15 +61,8 @@ def draw_numbers(sheet: Sheet, title: str, *, shared: bool = False) -> str | Non
         group.title: {label: _dots(line, scale) for label, line in group.entries.items()} for group in by_first(sheet)
     }
     presets = enumerate(ordered(sheet.experiment.presets))
-    return dot_chart(
-        panels,
-        {name_preset(preset): style for style, preset in presets if preset in sheet.presets},
-        mark="the paper's number",
-        needed="met down to here",
-        axis=axis,
-        title=title,
-        shared=shared,
-    )
+    styles = {name_preset(preset): style for style, preset in presets if preset in sheet.presets}
+    return dot_chart(panels, styles, axis=axis, title=title, shared=shared)
 
 
 def draw_compared(sheet: Sheet, title: str) -> str | None:
@@ -163,9 +156,8 @@ def draw_images(sheet: Sheet, title: str, *, name: str) -> str | None:
 def draw_songs(sheet: Sheet, title: str, *, name: str) -> str | None:
     """One picture of each row that has it, in the words of the row."""
     wording = Wording.of(sheet.table)
-    return draw_pictures(
-        [(wording.describe(line) or line.row.id, run, name) for line, run in pictured(sheet, name)], title
-    )
+    shown = [(wording.describe(line) or line.row.id, run, name) for line, run in pictured(sheet, name)]
+    return draw_pictures(shown, title)
 
 
 BANDS = "in a band from the lowest to the highest, unless there are many lines"

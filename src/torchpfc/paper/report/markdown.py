@@ -6,7 +6,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from torchpfc.paper.report.compare import Agreement, Comparison, Group, Line, Sample, Sheet, Verdict, as_written
+from torchpfc.paper.report.compare import Comparison, Line, Sample, Sheet, Verdict, as_written
 from torchpfc.paper.report.kinds import Figure
 from torchpfc.paper.report.layout import Wording
 from torchpfc.paper.report.sentences import AGREE_WHEN, MET_WHEN, describe_sources, list_machines, tally
@@ -243,43 +243,30 @@ def _presets(comparison: Comparison, link: Link) -> str:
     if not comparison.agreements:
         return "No row was run under both presets yet."
     heads = ["row", "paper preset", "fast preset", "difference", "two standard errors", "allowed", "agree"]
-    rows = [_agreement(found, link) for found in comparison.agreements]
+    rows = []
+    for found in comparison.agreements:
+        row, metric = found.line.row, found.paper.metric
+        ours = [_spread(sample, row.seeds, link) for sample in (found.paper, found.fast)]
+        apart = [signed(found.difference, metric), _maybe(found.two_errors, metric), number(found.allowed, metric)]
+        rows.append([f"`{row.id}`", *ours, *apart, "yes" if found.holds else "**no**"])
     return paragraphs(AGREE_WHEN, _grid(heads, rows, words=1))
 
 
-def _agreement(found: Agreement, link: Link) -> list[str]:
-    metric, seeds = found.paper.metric, found.line.row.seeds
-    return [
-        f"`{found.line.row.id}`",
-        _spread(found.paper, seeds, link),
-        _spread(found.fast, seeds, link),
-        signed(found.difference, metric),
-        _maybe(found.two_errors, metric),
-        number(found.allowed, metric),
-        "yes" if found.holds else "**no**",
-    ]
-
-
 def _others(comparison: Comparison, link: Link) -> str:
-    """Runs that no table asks for."""
+    """Runs that no table asks for, with the metrics that tables show; all where there is no experiment, or no table."""
     if not comparison.others:
         return "None."
-    heads = ["experiment", "settings that differ from the defaults", "found"]
-    return _grid(heads, [_other(comparison, group, link) for group in comparison.others], words=3)
-
-
-def _other(comparison: Comparison, group: Group, link: Link) -> list[str]:
-    """The settings of some runs, and the metrics that tables show; all where the experiment, or a table, is unknown."""
-    experiment = comparison.experiments.get(group.experiment)
-    if experiment is None:
-        settings = describe(group.config, group.config)
-    else:
-        settings = describe(group.config, varying([as_written(experiment.config()), group.config])) or "defaults"
-    shown = dict.fromkeys(table.metric for table in experiment.tables) if experiment else {}
-    had = sorted(set.intersection(*(set(result.metrics) for result in group.results)))
-    metrics = [name for name in shown if name in had] or had
-    found = [f"{name_metric(metric)} {_spread(Sample('', group.results, metric), 1, link)}" for metric in metrics]
-    return [group.experiment, settings, "; ".join(found)]
+    rows = []
+    for group in comparison.others:
+        settings, shown = describe(group.config, group.config), {}
+        if experiment := comparison.experiments.get(group.experiment):
+            settings = describe(group.config, varying([as_written(experiment.config()), group.config])) or "defaults"
+            shown = dict.fromkeys(table.metric for table in experiment.tables)
+        had = sorted(set.intersection(*(set(result.metrics) for result in group.results)))
+        metrics = [name for name in shown if name in had] or had
+        found = [f"{name_metric(metric)} {_spread(Sample('', group.results, metric), 1, link)}" for metric in metrics]
+        rows.append([group.experiment, settings, "; ".join(found)])
+    return _grid(["experiment", "settings that differ from the defaults", "found"], rows, words=3)
 
 
 def _grid(heads: Sequence[str], rows: Iterable[Sequence[str]], *, words: int) -> str:

@@ -57,17 +57,12 @@ def write_page(document: str, comparison: Comparison, figures: Iterable[Figure],
 
 def _players(sheet: Sheet) -> str:
     """What can be heard of each row: an estimate is called like the row, all else by its own name."""
-    wording = Wording.of(sheet.table)
-    items = [
-        _player(wording.describe(line) if name == "estimate" else name, sound)
-        for line in sheet.lines
-        for result in line.results
-        for name, sound in result.sounds.items()
-    ]
+    wording, items = Wording.of(sheet.table), []
+    for line in sheet.lines:
+        for result in line.results:
+            for name, sound in result.sounds.items():
+                label = wording.describe(line) if name == "estimate" else name
+                source = f"data:audio/mpeg;base64,{sound}"
+                player = element("audio", controls="", preload="none", aria_label=label, src=source)
+                items.append(element("li", element("span", escape(label)), player))
     return element("ul", *items, class_="sounds") if items else ""
-
-
-def _player(name: str, sound: str) -> str:
-    source = f"data:audio/mpeg;base64,{sound}"
-    player = element("audio", controls="", preload="none", aria_label=name, src=source)
-    return element("li", element("span", escape(name)), player)

@@ -87,10 +87,9 @@ def draw_failed(sheet: Sheet, title: str) -> str | None:
 
 
 def _label(run: Result) -> str:
-    metrics = run.metrics
     words = [describe(run.config, ["num_basis"]), f"seed {run.seed}"]
-    if "mse" in metrics:
-        words.append(f"MSE {metrics['mse']:.1e}")
+    if "mse" in run.metrics:
+        words.append(f"MSE {run.metrics['mse']:.1e}")
     return ", ".join(words)
 
 

@@ -67,7 +67,6 @@ class Scale:
     def _log_ticks(self, about: int) -> list[tuple[float, str]]:
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         low, high = self.low * (1 - 1e-9), self.high * (1 + 1e-9)
-        ticks: list[float] = []
         for multiples in ((1, 2, 5), (1,)):
             ticks = [m * 10.0**k for k in decades for m in multiples if low <= m * 10.0**k <= high]
             if len(ticks) <= about:

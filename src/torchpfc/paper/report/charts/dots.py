@@ -1,4 +1,4 @@
-"""Dots beside marks: what came of something, beside what was hoped for."""
+"""Dots beside marks: what came of something, beside the paper's number."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from torchpfc.paper.report.charts.svg import COLUMNS, LETTER, WIDTH, Box, colour
 
 ROW_HEIGHT, GAP, LABEL_ROOM = 26, 30, 300
 
+MARK, NEEDED = "the paper's number", "met down to here"
+"""What the marks are, and the strokes that end where a row is no longer met."""
+
 
 @dataclass(frozen=True)
 class Dots:
     """What belongs to one row."""
 
     mark: float | None
-    """What was hoped for."""
+    """The paper's number."""
     needed: float | None
     """How low still counts as reached."""
     samples: Mapping[str, Sequence[float]]
@@ -36,29 +39,18 @@ Panels = Mapping[str, Mapping[str, Dots]]
 """By title, each with its rows by name."""
 
 
-def dot_chart(
-    panels: Panels,
-    styles: Mapping[str, int],
-    *,
-    mark: str,
-    needed: str,
-    axis: str,
-    title: str,
-    shared: bool = False,
-) -> str:
-    """Draws the mean and the range of each sample beside the mark of its row.
+def dot_chart(panels: Panels, styles: Mapping[str, int], *, axis: str, title: str, shared: bool = False) -> str:
+    """Draws the mean and the range of each sample beside the paper's number.
 
     Args:
         panels: By title, each with its rows by name. Up to three stand side by side, with their rows aligned.
         styles: The style of every sample, by its name.
-        mark: What the marks are, if there are any.
-        needed: What the strokes are that end where a row is no longer met.
         axis: What is measured.
         title: What the chart shows, for readers who cannot see it.
         shared: Whether all panels have the same scale.
     """
     marked = any(dots.mark is not None for rows in panels.values() for dots in rows.values())
-    signs = [(mark, _mark(9, 0)), (needed, rule(0, 0, 18, 0, "slack"))] if marked else []
+    signs = [(MARK, _mark(9, 0)), (NEEDED, rule(0, 0, 18, 0, "slack"))] if marked else []
     parts, top = legend([*signs, *((name, _dot(9, 0, style)) for name, style in styles.items())])
     titles = [title for title, rows in panels.items() if any(dots.values for dots in rows.values())]
     for start in range(0, len(titles), COLUMNS):
