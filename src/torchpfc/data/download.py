@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,12 +122,8 @@ class _Trouble(Exception):
 
 
 def _fetch(file: RemoteFile, target: Path) -> None:
-    import pooch
-
     troubles = []
     try:
-        if target.exists() and pooch.file_hash(target) == file.sha256:
-            return
         target.parent.mkdir(parents=True, exist_ok=True)
         with Progress(1.0, target.name) as progress:
             for url in file.urls:
@@ -158,14 +156,18 @@ def _retrieve(url: str, sha256: str, target: Path, progress: Progress) -> None:
 
     part = target.with_name(f"{target.name}.part")
     goes_on = part.exists()
-    _receive(url, part, progress)
-    found = pooch.file_hash(part)
-    if found != sha256:
-        part.unlink()
-        reason = f"SHA256 hash of downloaded file ({target.name}) does not match the known hash"
-        # Where it went on from an earlier part, that may have been the wrong one: start from nothing.
-        raise _Trouble(f"{reason}: expected sha256:{sha256} but got {found}, so it was deleted", again=goes_on)
-    os.replace(part, target)
+
+    def download(url: str, output_file: str, _: object) -> None:
+        _receive(url, part, progress)
+        os.replace(part, output_file)  # pooch checks it there, and gives it its name or deletes it
+
+    with _quiet(pooch.get_logger()):
+        try:
+            pooch.retrieve(url, f"sha256:{sha256}", fname=target.name, path=target.parent, downloader=download)
+        except ValueError as error:
+            reason, _, _ = str(error).partition(". Deleted")
+            # Where it went on from an earlier part, that may have been the wrong one: start from nothing.
+            raise _Trouble(f"{reason}, so it was deleted", again=goes_on) from None
 
 
 def _receive(url: str, part: Path, progress: Progress) -> None:
@@ -197,3 +199,13 @@ def _receive(url: str, part: Path, progress: Progress) -> None:
     except BrokenConnection:
         size = part.stat().st_size
         raise _Trouble(f"the connection was lost after {size:,} bytes", again=size > start) from None
+
+
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
