@@ -15,7 +15,7 @@ from torch import Tensor
 from torchpfc.continual import ContinualPFC, Shifts
 from torchpfc.data.images import ImageData
 from torchpfc.data.streams import SPLIT_PAIRS, class_tasks
-from torchpfc.paper.components import Component, ImageSet, make_small
+from torchpfc.paper.components import Component, ImageSet
 from torchpfc.paper.continual_metrics import measure_tasks
 from torchpfc.paper.devices import dtype_of
 from torchpfc.paper.one_pass_learners import (
@@ -55,7 +55,7 @@ class Method(Component, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnePass:
+class OnePass(Component):
     """A learner that needs no validation data to know when to stop; so it can follow the strict protocol alone."""
 
     images: ImageSet = ImageSet()
@@ -66,10 +66,6 @@ class OnePass:
     def __post_init__(self) -> None:
         """Checks the settings."""
         check_choice(self, "tasks", TASKS)
-
-    def smoke(self) -> Self:
-        """On small digits."""
-        return make_small(self)
 
     def stack_key(self) -> object:
         """Itself: seeds are run one after another."""
@@ -129,7 +125,7 @@ class SumsMethod(Method):
             ridge=self.ridge,
         )
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """A few features."""
         return replace(self, features=50)
 
@@ -177,7 +173,7 @@ class PartsMethod(Method):
         )
         return PartsLearner(model, random_stream(seed, "parts"), joint=self.readout == "joint")
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """A few parts."""
         return replace(self, columns_per_class=4, iterations=10, refine=min(self.refine, 1))
 

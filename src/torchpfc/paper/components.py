@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from torchpfc.paper.runner import Context
     from torchpfc.paper.stack_run import Found
 
-C = TypeVar("C")
-
 GRADIENTS = ("unrolled", "truncated", "implicit")
 
 ORDERS = ("sorted", "fixed")
@@ -37,19 +35,14 @@ SHUFFLE_SEED = 42
 _SIZES = {"digits": (64, 1437), "mnist": (784, 60_000), "fashion-mnist": (784, 60_000), "cifar10": (3072, 50_000)}
 
 
+@dataclass(frozen=True, kw_only=True)
 class Component:
-    """Some settings that belong together: a frozen dataclass that checks itself."""
+    """Some settings that belong together, or components that do; checks itself."""
 
-    def smaller(self) -> Self:
-        """The same for a run of a moment; as it is, if it makes no difference to that."""
-        return self
-
-
-def make_small(config: C) -> C:
-    """A config for a run of a moment: each of its components smaller."""
-    parts = {field.name: getattr(config, field.name) for field in fields(config)}  # type: ignore[arg-type]
-    smaller = {name: part.smaller() for name, part in parts.items() if isinstance(part, Component)}
-    return replace(config, **smaller)  # type: ignore[type-var]
+    def smoke(self) -> Self:
+        """The same for a run of a moment: each of its components smaller, and its own settings where that matters."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: part.smoke() for name, part in parts.items() if isinstance(part, Component)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +68,7 @@ class ImageSet(Component):
         """The images."""
         return load_images(self.dataset, data_dir)
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """Small digits."""
         return replace(self, dataset="digits")
 
@@ -110,7 +103,7 @@ class Schedule(Component):
         """Checks the settings."""
         check_numbers(self, "batch_size", "epochs", "patience", least=1)
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """Two epochs."""
         return replace(self, batch_size=100, epochs=2)
 
@@ -134,7 +127,7 @@ class Window(Component):
             return count
         return min(count, int(position - self.sweep_speed + self.width)) if position > 0 else 0
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """A window that fits into few columns."""
         return replace(self, width=min(self.width, 4), sweep_speed=min(self.sweep_speed, 0.25))
 
@@ -215,7 +208,7 @@ class Inference(Component):
         """Whether a step of the training waits for the device, as those do that stop at a tolerance."""
         return bool(self.tol) or (self.gradient == "implicit" and not self.gradient_steps)
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """A few steps."""
         steps = {"truncated": 2, "implicit": 2}.get(self.gradient, 0)
         return replace(self, iterations=4, eval_iterations=5, gradient_steps=steps)
@@ -281,7 +274,7 @@ class MLPModel(ImageModel):
         """An untrained perceptron."""
         return MLP(data.train.x.shape[1], data.num_classes, self.hidden_features, generator=generator)
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """A few hidden units."""
         return replace(self, hidden_features=12)
 
@@ -325,9 +318,9 @@ class PFCModel(ImageModel):
         """One weight, and the rest."""
         return self.prediction_weight, 1 - self.prediction_weight
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """A few parts."""
-        return replace(self, num_basis=12, inference=self.inference.smaller())
+        return replace(super().smoke(), num_basis=12)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -367,10 +360,6 @@ class ResidualModel(ImageModel):
         """Both weights."""
         return self.block.prediction_weight, self.reconstruction_weight
 
-    def smaller(self) -> Self:
-        """Small blocks."""
-        return replace(self, block=self.block.smaller())
-
 
 class Phase(NamedTuple):
     """What one model learns before it goes on to the next phase."""
@@ -384,7 +373,7 @@ class Phase(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageConfig(ABC):
+class ImageConfig(Component, ABC):
     """An image classifier and how it is trained."""
 
     images: ImageSet = ImageSet()
@@ -419,10 +408,6 @@ class ImageConfig(ABC):
     def lr_decay(self) -> float:
         """What the learning rate is multiplied with after every epoch."""
         return 1.0
-
-    def smoke(self) -> Self:
-        """A few steps on small digits."""
-        return make_small(self)
 
     def stack_key(self) -> object:
         """Everything but the images and the loss: models that differ in these alone learn side by side."""
@@ -464,7 +449,7 @@ class ImageConfig(ABC):
         train, valid = self.split(len(data.train), seed)
         return [Phase(train, valid, torch.arange(len(data.test)))]
 
-    def look_further(self, found: Found, model: Any, data: ImageData, context: Context) -> None:  # noqa: B027
+    def look_further(self, found: Found, model: Any, data: ImageData, context: Context) -> None:
         """Adds to what was found what else there is to say of a trained model, which computes in float32."""
 
 

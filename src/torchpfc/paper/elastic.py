@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,10 +43,6 @@ class ElasticMLP(ImageModel):
     def build(self, data: ImageData, generator: torch.Generator) -> nn.Module:
         """An untrained perceptron."""
         return self.mlp.build(data, generator)
-
-    def smaller(self) -> Self:
-        """A few hidden units."""
-        return replace(self, mlp=self.mlp.smaller())
 
 
 @dataclass(frozen=True, eq=False)

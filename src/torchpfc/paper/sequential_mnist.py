@@ -74,7 +74,7 @@ class Reader(ImageModel):
         """Arithmetic of an image, roughly."""
         return self.units * (1 + self.iterations / 3 if self.model == "factorized" else 1.0)
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """A small state."""
         return replace(self, num_basis=12, iterations=2)
 
@@ -115,7 +115,7 @@ class NMFReader(ImageModel):
             nonnegative=self.nonnegative,
         )
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """A small state."""
         return replace(self, num_basis=12, iterations=2)
 
