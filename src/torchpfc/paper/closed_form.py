@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from torch import Tensor
 from torchpfc.continual import ContinualPFC, Shifts
 from torchpfc.data.images import ImageData
 from torchpfc.data.streams import SPLIT_PAIRS, class_tasks
-from torchpfc.paper.components import Component, ImageSet
+from torchpfc.paper.components import ImageSet
 from torchpfc.paper.continual_metrics import measure_tasks
 from torchpfc.paper.devices import dtype_of
 from torchpfc.paper.one_pass_learners import (
@@ -30,16 +29,10 @@ from torchpfc.paper.probes import share_right
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
-from torchpfc.paper.settings import check_choice, check_numbers
+from torchpfc.paper.settings import Amount, Component, Count, Natural, Positive, one_of
 from torchpfc.paper.stack_run import make_result
 from torchpfc.solvers import FISTA
 from torchpfc.training import random_stream
-
-TASKS = ("pairs", "classes")
-"""Two classes at a time, as in Split MNIST, or one, as where examples are sorted by label."""
-
-METHODS = ("nearest-mean", "lda", "fourier")
-READOUTS = ("residual", "joint")
 
 
 class Method(Component, ABC):
@@ -59,13 +52,9 @@ class OnePass(Component):
     """A learner that needs no validation data to know when to stop; so it can follow the strict protocol alone."""
 
     images: ImageSet = ImageSet()
-    tasks: str = "pairs"
-    """pairs: two classes at a time. classes: one at a time."""
+    tasks: Annotated[str, one_of("pairs", "classes")] = "pairs"
+    """pairs: two classes at a time, as in Split MNIST. classes: one, as where examples are sorted by label."""
     method: Method
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_choice(self, "tasks", TASKS)
 
     def stack_key(self) -> object:
         """Itself: seeds are run one after another."""
@@ -88,21 +77,15 @@ class OnePass(Component):
 class SumsMethod(Method):
     """A classifier from sums over the examples: cheap, and hard to beat."""
 
-    method: str = "nearest-mean"
+    method: Annotated[str, one_of("nearest-mean", "lda", "fourier")] = "nearest-mean"
     """nearest-mean, lda (streaming linear discriminant analysis) or fourier (random Fourier features and ridge)."""
-    shrinkage: float = 1e-4
+    shrinkage: Positive = 1e-4
     """Share of the identity in the covariance of lda."""
-    features: int = 10_000
+    features: Count = 10_000
     """How many random features there are."""
-    bandwidth: float = 0.5
+    bandwidth: Positive = 0.5
     """Of the random features, in median distances between examples of the first task."""
-    ridge: float = 0.1
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_choice(self, "method", METHODS)
-        check_numbers(self, "features", least=1)
-        _check_positive(self, "shrinkage", "bandwidth", "ridge")
+    ridge: Positive = 0.1
 
     def cost(self) -> float:
         """About how long a run may take."""
@@ -134,24 +117,17 @@ class SumsMethod(Method):
 class PartsMethod(Method):
     """`ContinualPFC`: parts of every class, made of its own examples."""
 
-    columns_per_class: int = 135
-    l1: float = 0.2
-    power: float = 0.5
-    refine: int = 5
+    columns_per_class: Count = 135
+    l1: Amount = 0.2
+    power: Positive = 0.5
+    refine: Natural = 5
     """Passes that make parts of means: the best of 0, 1 and 5 on validation images of Fashion-MNIST."""
-    iterations: int = 100
+    iterations: Count = 100
     """Steps of the solver."""
-    shift: int = 0
+    shift: Natural = 0
     """Pixels by which an image may be moved to be explained better."""
-    readout: str = "residual"
+    readout: Annotated[str, one_of("residual", "joint")] = "residual"
     """residual: the class whose parts explain an input best, each by itself. joint: all parts at once, as a block."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_choice(self, "readout", READOUTS)
-        check_numbers(self, "columns_per_class", "iterations", least=1)
-        check_numbers(self, "l1", "refine", "shift", least=0)
-        _check_positive(self, "power")
 
     def cost(self) -> float:
         """About how long a run may take."""
@@ -176,12 +152,6 @@ class PartsMethod(Method):
     def smoke(self) -> Self:
         """A few parts."""
         return replace(self, columns_per_class=4, iterations=10, refine=min(self.refine, 1))
-
-
-def _check_positive(config: Any, *names: str) -> None:
-    for name in names:
-        if not 0 < (value := getattr(config, name)) < math.inf:
-            raise ValueError(f"{name} must be positive and finite, got {value}")
 
 
 @torch.no_grad()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,18 +15,13 @@ from torch import Tensor, nn
 from torchpfc.data.images import IMAGE_SETS, ImageData, load_images
 from torchpfc.data.streams import fixed_shuffle, label_ordered
 from torchpfc.nn import MLP, PFCBlock, ResidualPFC
-from torchpfc.paper.settings import all_settings_but, check_choice, check_numbers
+from torchpfc.paper.settings import Amount, Component, Count, Natural, Share, all_settings_but, check_choice, one_of
 from torchpfc.solvers import FISTA, Adjoint, Implicit, Solver, Truncated, Unrolled
 from torchpfc.training import KEEPS, EarlyStopping, Objective, SquaredErrors, random_stream
 
 if TYPE_CHECKING:
     from torchpfc.paper.runner import Context
     from torchpfc.paper.stack_run import Found
-
-GRADIENTS = ("unrolled", "truncated", "implicit")
-
-ORDERS = ("sorted", "fixed")
-"""By label, or in one random order; the same in every epoch."""
 
 SHUFFLE_SEED = 42
 """Of the one random order, which all models share."""
@@ -36,26 +31,16 @@ _SIZES = {"digits": (64, 1437), "mnist": (784, 60_000), "fashion-mnist": (784, 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Component:
-    """Some settings that belong together, or components that do; checks itself."""
-
-    def smoke(self) -> Self:
-        """The same for a run of a moment: each of its components smaller, and its own settings where that matters."""
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: part.smoke() for name, part in parts.items() if isinstance(part, Component)})
-
-
-@dataclass(frozen=True, kw_only=True)
 class ImageSet(Component):
     """Images, and how many of them are held out."""
 
-    dataset: str = "mnist"
+    dataset: Annotated[str, one_of(*IMAGE_SETS)] = "mnist"
     validation_share: float = 0.15
     """Share of the training images that is left out of the training, to choose by."""
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        check_choice(self, "dataset", IMAGE_SETS)
+        super().__post_init__()
         if not 0 < self.validation_share < 1:
             raise ValueError(f"validation_share must be between 0 and 1, got {self.validation_share}")
 
@@ -77,31 +62,22 @@ class ImageSet(Component):
 class Optimizer(Component):
     """How far a step goes; the defaults are those of the published experiments."""
 
-    lr: float = 3e-4
-    weight_decay: float = 1e-4
+    lr: Amount = 3e-4
+    weight_decay: Share = 1e-4
     """Share of each weight that a step takes away, not multiplied by the learning rate."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_numbers(self, "lr", least=0)
-        check_numbers(self, "weight_decay", least=0, limit=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Component):
     """How long a model learns; the defaults are those of the published experiments."""
 
-    batch_size: int = 200
-    epochs: int = 300
+    batch_size: Count = 200
+    epochs: Count = 300
     """At most."""
-    patience: int = 20
+    patience: Count = 20
     """Epochs without a better validation loss, or without a better validation accuracy, after which to stop."""
     watch_accuracy: bool = True
     """Whether the accuracy can stop the training too, as in the published code."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_numbers(self, "batch_size", "epochs", "patience", least=1)
 
     def smoke(self) -> Self:
         """Two epochs."""
@@ -112,14 +88,10 @@ class Schedule(Component):
 class Window(Component):
     """A window that slides over columns, or hidden units."""
 
-    width: int = 0
+    width: Natural = 0
     """Columns in the window; 0 learns all of them at every step."""
-    sweep_speed: float = 0.0
+    sweep_speed: Amount = 0.0
     """Columns that the window moves in one step."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_numbers(self, "width", "sweep_speed", least=0)
 
     def columns_reached(self, position: float, count: int) -> int:
         """How many of all columns steps could change before the window came to a position."""
@@ -136,12 +108,8 @@ class Window(Component):
 class Order(Component):
     """The order of the images, the same in every epoch."""
 
-    order: str = "sorted"
+    order: Annotated[str, one_of("sorted", "fixed")] = "sorted"
     """sorted: by label. fixed: in one random order."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_choice(self, "order", ORDERS)
 
     def arrange(self, label: Tensor, rows: Tensor) -> Tensor:
         """Some rows in this order.
@@ -159,28 +127,26 @@ class Order(Component):
 class Inference(Component):
     """How blocks find codes, in training and when they are measured, and how gradients pass."""
 
-    iterations: int = 100
+    iterations: Count = 100
     """Steps of the solver in training."""
-    gradient: str = "unrolled"
+    gradient: Annotated[str, one_of("unrolled", "truncated", "implicit")] = "unrolled"
     """How gradients pass through the solver: unrolled, truncated or implicit."""
-    gradient_steps: int = 0
+    gradient_steps: Natural = 0
     """Steps that carry gradients if truncated; steps of the linear solver if implicit."""
-    damping: float = 0.0
+    damping: Amount = 0.0
     """Of the implicit gradient."""
     warm_codes: bool = False
     """Whether the solve of an example starts where that of the last epoch ended."""
-    tol: float = 0.0
+    tol: Amount = 0.0
     """Violation of the optimality conditions at which the solver stops in training; 0 takes every step."""
-    l1: float = 0.0
+    l1: Amount = 0.0
     """Weight of the sum of the code in what the solver minimizes."""
-    eval_iterations: int = 100
+    eval_iterations: Count = 100
     """Steps of the solver on validation and test data, where it starts cold."""
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        check_choice(self, "gradient", GRADIENTS)
-        check_numbers(self, "iterations", "eval_iterations", least=1)
-        check_numbers(self, "gradient_steps", "damping", "tol", "l1", least=0)
+        super().__post_init__()
         if self.gradient == "truncated" and self.gradient_steps > self.iterations:
             raise ValueError(f"gradient_steps must be at most iterations, {self.iterations}, got {self.gradient_steps}")
 
@@ -259,11 +225,7 @@ class MLPModel(ImageModel):
 
     nonnegative: bool = False
     """Whether weights are kept from becoming negative, which the paper reports to fail."""
-    hidden_features: int = 300
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_numbers(self, "hidden_features", least=1)
+    hidden_features: Count = 300
 
     @property
     def units(self) -> int:
@@ -284,14 +246,14 @@ class PFCModel(ImageModel):
     """One PFC block (Section 5.2)."""
 
     nonnegative: bool = True
-    num_basis: int = 300
+    num_basis: Count = 300
     prediction_weight: float = 0.5
     """The loss is this times the error of the prediction, and the rest times that of the reconstruction."""
     inference: Inference = Inference()
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        check_numbers(self, "num_basis", least=1)
+        super().__post_init__()
         if not 0 <= self.prediction_weight <= 1:
             raise ValueError(f"prediction_weight must be from 0 to 1, got {self.prediction_weight}")
 
@@ -329,12 +291,8 @@ class ResidualModel(ImageModel):
 
     block: PFCModel = PFCModel(prediction_weight=1.0)
     """What either is like; the prediction counts as much as it says, and the reconstructions as follows."""
-    reconstruction_weight: float = 1.0
+    reconstruction_weight: Amount = 1.0
     """What the reconstruction error of each block counts."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_numbers(self, "reconstruction_weight", least=0)
 
     @property
     def nonnegative(self) -> bool:
@@ -383,6 +341,7 @@ class ImageConfig(Component, ABC):
 
     def __post_init__(self) -> None:
         """Checks the choice of an epoch, and what settings have to do with each other."""
+        super().__post_init__()
         check_choice(self, "keep", KEEPS)
         count, share, units = self.images.size[1], self.images.validation_share, self.model.units
         if self.schedule.batch_size > (most := count - round(share * count)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,12 +28,9 @@ from torchpfc.paper.components import (
 from torchpfc.paper.continual_metrics import measure_tasks
 from torchpfc.paper.elastic import Anchored, ElasticMLP, importance
 from torchpfc.paper.image_run import ImageRun
-from torchpfc.paper.settings import all_settings_but, change, check_choice
+from torchpfc.paper.settings import all_settings_but, change, one_of
 from torchpfc.paper.stack_run import Found
 from torchpfc.training import Objective
-
-PROTOCOLS = ("paper", "strict")
-"""Whose validation images decide when a task ends: those of all tasks so far, or of this task alone."""
 
 FLOAT_BYTES = 4
 
@@ -49,15 +46,10 @@ class SplitMNIST(ImageConfig):
     window: Window = Window(width=15, sweep_speed=0.25)
     keep: str = "loss"
     """By which number on validation data the best epoch is chosen: loss, or accuracy, which then also stops alone."""
-    protocol: str = "paper"
+    protocol: Annotated[str, one_of("paper", "strict")] = "paper"
     """paper: the validation images of all tasks so far decide when a task ends. strict: those of this task alone."""
     joint: bool = False
     """Whether all classes are one task, as a bound on what can be hoped for."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        super().__post_init__()
-        check_choice(self, "protocol", PROTOCOLS)
 
     def stack_key(self) -> object:
         """Everything but the protocol."""

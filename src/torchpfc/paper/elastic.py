@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchpfc.data.images import ImageData
 from torchpfc.nn import MLP
 from torchpfc.paper.components import ImageModel, MLPModel
-from torchpfc.paper.settings import check_numbers
+from torchpfc.paper.settings import Amount
 from torchpfc.training import Objective
 
 _ROWS_AT_ONCE = 2000
@@ -23,12 +23,8 @@ class ElasticMLP(ImageModel):
     """A perceptron that may hold the weights that it needs."""
 
     mlp: MLPModel = MLPModel(hidden_features=1357)
-    penalty: float = 0.0
+    penalty: Amount = 0.0
     """What it costs to move weights that earlier tasks need (elastic weight consolidation); 0 lets them move."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_numbers(self, "penalty", least=0)
 
     @property
     def nonnegative(self) -> bool:
