@@ -359,6 +359,11 @@ class ImageConfig(Component, ABC):
         return Window()
 
     @property
+    def order(self) -> Order | None:
+        """The order of the images; by default none, so that every epoch has one of its own."""
+        return None
+
+    @property
     def keep(self) -> str:
         """By which number on validation data the best epoch is chosen."""
         return "loss"
@@ -406,6 +411,8 @@ class ImageConfig(Component, ABC):
         All models of a stack have equally many images in each phase.
         """
         train, valid = self.split(len(data.train), seed)
+        if self.order is not None:
+            train = self.order.arrange(data.train.label, train)
         return [Phase(train, valid, torch.arange(len(data.test)))]
 
     def look_further(self, found: Found, model: Any, data: ImageData, context: Context) -> None:

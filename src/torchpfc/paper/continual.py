@@ -80,11 +80,6 @@ class OrderedMNIST(ImageConfig):
         """Everything but the order."""
         return all_settings_but(self, "order")
 
-    def phases(self, data: ImageData, seed: int) -> Sequence[Phase]:
-        """One phase, in an order that never changes."""
-        ((train, valid, test),) = super().phases(data, seed)
-        return [Phase(self.order.arrange(data.train.label, train), valid, test)]
-
 
 SPLIT_MLP = SplitMNIST(optimizer=Optimizer(lr=2e-6), model=ElasticMLP(), window=Window())
 """A perceptron that learns one task after another."""
@@ -124,7 +119,7 @@ class TasksRun(ImageRun):
 
     def look(self) -> None:
         """Measures on all tasks, keeps pictures of the columns, and what elastic weights need."""
-        self.look_at_phases()
+        super().look()
         if self.penalty and self.phase:
             self.remember_importance()
         for i, job in enumerate(self.jobs):
@@ -184,13 +179,6 @@ class TasksRun(ImageRun):
 
 class OrderedRun(ImageRun):
     """The training of learners in an order that never changes."""
-
-    shuffles = False
-    resets_window = True
-
-    def look(self) -> None:
-        """Measures on all images."""
-        self.look_at_phases()
 
     def measure(self, model: nn.Module, i: int) -> Found:
         """How good a learner is, and what it uses."""

@@ -108,10 +108,6 @@ class ImageRun(StackRun):
     """
 
     can_be_halved = True
-    shuffles = True
-    """Whether every epoch has an order of its own."""
-    resets_window = False
-    """Whether the window starts at the first column in every epoch, instead of going on."""
 
     config: ImageConfig
     learner: GradientLearner
@@ -169,13 +165,13 @@ class ImageRun(StackRun):
         return self.config.make_stopping(len(self.jobs))
 
     def source(self) -> Source:
-        """The images of the models that still learn, each in an order of its own."""
+        """The images of the models that still learn, for each in a new order unless its config has one."""
         return Batches(
             self.sets.x,
             self.sets.target,
             batch_size=self.config.schedule.batch_size,
             rows=self.sets.train[self.phase][self.members].to(self.device),
-            seeds=[self.jobs[i].seed for i in self.members.tolist()] if self.shuffles else None,
+            seeds=[self.jobs[i].seed for i in self.members.tolist()] if self.config.order is None else None,
             drop_last=True,
         )
 
@@ -190,14 +186,14 @@ class ImageRun(StackRun):
         return Examined(loss, accuracy, {"valid_loss": loss, "valid_accuracy": 100 * accuracy})
 
     def keep(self, better: Tensor) -> None:
-        """Remembers where windows are."""
+        """Remembers where windows are, which start anew in every epoch where all have one order."""
         optimizer = self.learner.optimizer
         if not isinstance(optimizer, StackedRMSpropSLW):
             return
         for i, position, is_better in zip(self.members.tolist(), optimizer.positions, better.tolist(), strict=True):
             if is_better:
                 self.best_positions[i] = position
-        if self.resets_window:
+        if self.config.order is not None:
             optimizer.reset_window(0.0)
 
     def without_room(self) -> Tensor:
@@ -261,7 +257,7 @@ class ImageRun(StackRun):
 
     # For runs with several phases, or one in an order that never changes
 
-    def look_at_phases(self) -> None:
+    def look(self) -> None:
         """Measures all models on the images of every phase, and how far their windows have come."""
         if self.context.test:
             x, target, rows_of_phases = self.sets.test
@@ -290,6 +286,9 @@ class ImageRun(StackRun):
 
 class ClassifierRun(ImageRun):
     """The training of classifiers from all images at once."""
+
+    def look(self) -> None:
+        """Waits until the end, when everything is measured."""
 
     @cached_property
     def at_best(self) -> tuple[Evaluation, Evaluation | None]:

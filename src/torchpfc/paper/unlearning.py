@@ -33,9 +33,6 @@ class UnlearningRun(ImageRun):
         context: Where, and on what.
     """
 
-    shuffles = False
-    resets_window = True
-
     def __init__(self, jobs: Sequence[Job], context: Context) -> None:
         self.count = len(jobs)
         self.with_twin = [i for i, job in enumerate(jobs) if job.config.has_twin()]
@@ -57,10 +54,6 @@ class UnlearningRun(ImageRun):
         optimizer = self.learner.optimizer
         assert isinstance(optimizer, StackedRMSpropSLW)
         return Spoiled(super().source(), self.wrong[self.members], self.skipped[self.members], optimizer)
-
-    def look(self) -> None:
-        """Measures on all images."""
-        self.look_at_phases()
 
     def results(self) -> Iterator[Result]:
         """Those of the blocks; their twins have none."""

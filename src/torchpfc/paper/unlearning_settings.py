@@ -68,8 +68,8 @@ class Unlearning(ImageConfig):
 
     def phases(self, data: ImageData, seed: int) -> Sequence[Phase]:
         """What to learn from, in its order; a part of the validation images is never used."""
-        ((train, valid, test),) = super().phases(data, seed)
-        return [Phase(self.order.arrange(data.train.label, train), valid[: -num_strangers(len(valid))], test)]
+        (phase,) = super().phases(data, seed)
+        return [phase._replace(valid=phase.valid[: -num_strangers(len(phase.valid))])]
 
     def has_twin(self) -> bool:
         """Whether what is to be forgotten fills batches, so that a model can pass over these and miss little else."""
