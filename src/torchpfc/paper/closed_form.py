@@ -13,10 +13,11 @@ from torch import Tensor
 
 from torchpfc.continual import ContinualPFC, Shifts
 from torchpfc.data.images import ImageData
-from torchpfc.data.streams import SPLIT_PAIRS, class_tasks
-from torchpfc.paper.components import ImageSet
+from torchpfc.data.streams import SPLIT_PAIRS
+from torchpfc.paper.components import ImageSet, Phase
 from torchpfc.paper.continual_metrics import measure_tasks
 from torchpfc.paper.devices import dtype_of
+from torchpfc.paper.image_run import Sets
 from torchpfc.paper.one_pass_learners import (
     ROWS_AT_ONCE,
     FourierRidge,
@@ -67,6 +68,11 @@ class OnePass(Component):
     def cost(self) -> float:
         """About how long a run may take."""
         return self.method.cost()
+
+    def phases(self, data: ImageData, seed: int) -> list[Phase]:
+        """A phase for each task."""
+        groups = SPLIT_PAIRS if self.tasks == "pairs" else [[c] for c in range(data.num_classes)]
+        return self.images.tasks(data, groups, seed)
 
     def shared_batch(self) -> int:
         """None: all examples of a task are taken in at once."""
@@ -163,22 +169,15 @@ def run_one_pass(experiment: str, jobs: Sequence[Job], context: Context) -> Iter
 
 
 def _run_one(experiment: str, job: Job, context: Context) -> Result:
-    config: OnePass = job.config
     device, dtype = context.fabric.device, dtype_of(context.precision)
-    data = config.images.load(context.data_dir)
-    groups = SPLIT_PAIRS if config.tasks == "pairs" else [[c] for c in range(data.num_classes)]
-    share = config.images.validation_share
-    tasks = class_tasks(data.train.label, groups, seed=job.seed, validation_share=share)
-    x, label = data.train.x.to(device, dtype), data.train.label.to(device)
-    test_x, test_label = data.test.x.to(device, dtype), data.test.label.to(device)
-    valid = [(x[task.validation.to(device)], label[task.validation.to(device)]) for task in tasks]
-    kinds = [torch.isin(test_label, torch.tensor(task.classes, device=device)) for task in tasks]
-    measured = [(test_x[kind], test_label[kind]) for kind in kinds] if context.test else valid
-    learner = config.method.make(data, job.seed, device, dtype)
+    sets = Sets([job], context, dtype)
+    (data,) = sets.data.values()
+    valid, measured = list(_examples(sets.x, sets.target, sets.valid)), list(_examples(*sets.measured))
+    learner = job.config.method.make(data, job.seed, device, dtype)
     matrix, seconds = [_accuracies(learner, measured)], 0.0
-    for task in tasks:
+    for x, label in _examples(sets.x, sets.target, sets.train):
         begin = time.perf_counter()
-        learner.learn(x[task.train.to(device)], label[task.train.to(device)])
+        learner.learn(x, label)
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # gpu-only: so that the time is that of the work
         seconds += time.perf_counter() - begin
@@ -190,6 +189,13 @@ def _run_one(experiment: str, job: Job, context: Context) -> Result:
     found.images = learner.pictures(data) if job.seed == 0 else {}
     found.data = {data.name: data.fingerprint}
     return make_result(experiment, job, found, context, seconds)
+
+
+def _examples(x: Tensor, target: Tensor, rows_of_tasks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The images of each task, and their classes."""
+    for rows in rows_of_tasks:
+        own = rows.flatten().to(x.device)  # for one learner alone
+        yield x[own], target[own].argmax(-1)
 
 
 def _accuracies(learner: Learner, sets: Sequence[tuple[Tensor, Tensor]]) -> list[float]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from torchpfc.data.images import IMAGE_SETS, ImageData, load_images
-from torchpfc.data.streams import fixed_shuffle, label_ordered
+from torchpfc.data.streams import class_tasks, fixed_shuffle, label_ordered
 from torchpfc.nn import MLP, PFCBlock, ResidualPFC
 from torchpfc.paper.settings import Amount, Component, Count, Natural, Share, all_settings_but, check_choice, one_of
 from torchpfc.solvers import FISTA, Adjoint, Implicit, Solver, Truncated, Unrolled
@@ -52,6 +52,12 @@ class ImageSet(Component):
     def load(self, data_dir: Path | None) -> ImageData:
         """The images."""
         return load_images(self.dataset, data_dir)
+
+    def tasks(self, data: ImageData, groups: Sequence[Sequence[int]], seed: int) -> list[Phase]:
+        """A phase for each group of classes, a random part of their training images held out."""
+        tasks = class_tasks(data.train.label, groups, seed=seed, validation_share=self.validation_share)
+        tested = [torch.isin(data.test.label, torch.tensor(task.classes)).nonzero()[:, 0] for task in tasks]
+        return [Phase(task.train, task.validation, rows) for task, rows in zip(tasks, tested, strict=True)]
 
     def smoke(self) -> Self:
         """Small digits."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchpfc.data.images import ImageData
-from torchpfc.data.streams import SPLIT_PAIRS, class_tasks
+from torchpfc.data.streams import SPLIT_PAIRS
 from torchpfc.nn import MLP, PFCBlock
 from torchpfc.paper.column_pictures import learned_last, spread_out
 from torchpfc.paper.components import (
@@ -57,11 +57,7 @@ class SplitMNIST(ImageConfig):
 
     def phases(self, data: ImageData, seed: int) -> Sequence[Phase]:
         """A phase for each task."""
-        groups = [list(range(data.num_classes))] if self.joint else SPLIT_PAIRS
-        share = self.images.validation_share
-        tasks = class_tasks(data.train.label, groups, seed=seed, validation_share=share)
-        tested = [torch.isin(data.test.label, torch.tensor(task.classes)).nonzero()[:, 0] for task in tasks]
-        return [Phase(task.train, task.validation, rows) for task, rows in zip(tasks, tested, strict=True)]
+        return self.images.tasks(data, [range(data.num_classes)] if self.joint else SPLIT_PAIRS, seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,9 +153,9 @@ class TasksRun(ImageRun):
 
     def measure(self, model: nn.Module, i: int) -> Found:
         """What papers on continual learning give, and what the learner uses."""
-        record, tested = self.records[i], self.context.test
-        sizes = [len(rows) for rows in self.sets.test[2]] if tested else [rows.shape[1] for rows in self.sets.valid]
-        found = self.measure_phases(i) | measure_tasks(record.matrix, sizes, self.valid_accuracies[i].item(), tested)
+        record, sizes = self.records[i], [rows.shape[-1] for rows in self.sets.measured[2]]
+        found = self.measure_phases(i)
+        found |= measure_tasks(record.matrix, sizes, self.valid_accuracies[i].item(), self.context.test)
         found.metrics |= {"columns_used": record.columns[-1], "bytes_kept": self.bytes_kept(model, i)}
         found.curves["columns_after_task"] = record.columns[1:]
         return found

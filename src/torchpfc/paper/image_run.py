@@ -46,7 +46,7 @@ class Sets:
     """The images of all models of a stack, as one set, and which of them each model learns from in each phase."""
 
     def __init__(self, jobs: Sequence[Job], context: Context, dtype: torch.dtype) -> None:
-        self._device, self._dtype = context.fabric.device, dtype
+        self._context, self._dtype = context, dtype
         self._names = [job.config.images.dataset for job in jobs]
         images = {name: job.config.images for name, job in zip(self._names, jobs, strict=True)}
         self.data: dict[str, ImageData] = {name: chosen.load(context.data_dir) for name, chosen in images.items()}
@@ -71,17 +71,18 @@ class Sets:
         places = [starts[name] for name in self._names]
         return x, target, [torch.stack([r + s for r, s in zip(rows, places, strict=True)]) for rows in self._test]
 
+    @property
+    def measured(self) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """The same of what models are measured on: test images, or those held out where tests are for later."""
+        return self.test if self._context.test else (self.x, self.target, self.valid)
+
     def _join(self, parts: Sequence[Images]) -> tuple[Tensor, Tensor, dict[str, int]]:
         """All images, their targets, and where those of each set start."""
-        x = torch.cat([images.x for images in parts])
-        classes = max(data.num_classes for data in self.data.values())
-        target = F.one_hot(torch.cat([images.label for images in parts]), classes)
+        device, classes = self._context.fabric.device, max(data.num_classes for data in self.data.values())
+        x = torch.cat([images.x for images in parts]).to(device, self._dtype)
+        target = F.one_hot(torch.cat([images.label for images in parts]), classes).to(device, self._dtype)
         starts = accumulate((len(images) for images in parts[:-1]), initial=0)
-        return (
-            x.to(self._device, self._dtype),
-            target.to(self._device, self._dtype),
-            dict(zip(self.data, starts, strict=True)),
-        )
+        return x, target, dict(zip(self.data, starts, strict=True))
 
 
 @dataclass
@@ -259,10 +260,7 @@ class ImageRun(StackRun):
 
     def look(self) -> None:
         """Measures all models on the images of every phase, and how far their windows have come."""
-        if self.context.test:
-            x, target, rows_of_phases = self.sets.test
-        else:
-            x, target, rows_of_phases = self.sets.x, self.sets.target, self.sets.valid
+        x, target, rows_of_phases = self.sets.measured
         found = [100 * self.evaluate_rows(x, target, rows).accuracy for rows in rows_of_phases]
         window, units = self.config.window, self.config.model.units
         for i, record in enumerate(self.records):
@@ -277,8 +275,7 @@ class ImageRun(StackRun):
         metrics = {"epochs": sum(epochs)}
         if count := int(epochs[-1]):  # none where there was no column left
             losses, accuracies = (curves[name][-count:] for name in ("valid_loss", "valid_accuracy"))
-            badness = losses if self.config.keep == "loss" else [-value for value in accuracies]
-            best = min(range(count), key=lambda epoch: badness[epoch] if math.isfinite(badness[epoch]) else math.inf)
+            best = max(_best_epoch(losses if self.config.keep == "loss" else [-value for value in accuracies]), 1) - 1
             metrics |= {"valid_loss": losses[best], "valid_accuracy": accuracies[best]}
         images = draw_lines(record.frames, self.data.train.shape)
         return Found(metrics, {"epochs_of_phase": epochs}, images, data={self.data.name: self.data.fingerprint})
