@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from torchpfc.checkpoint import STATE_FILE, load_checkpoint, read_json, reading, write_atomically
-from torchpfc.machine import describe_hardware, describe_versions
+from torchpfc.checkpoint import STATE_FILE, read_json, write_atomically
 from torchpfc.paper.registry import Experiment, Job
 from torchpfc.paper.results import Result, job_key, result_path
 from torchpfc.paper.settings import settings
@@ -44,28 +43,6 @@ class Context:
     """Where to keep trained models, for experiments that can; None keeps none."""
     tick: Callable[[float], None] = field(default=lambda share: None)
     """Told the share that is done."""
-
-    def provenance(self, stack: int = 1) -> dict[str, Any]:
-        """Versions and hardware, as a `Result` has them.
-
-        Args:
-            stack: How many models were trained at once.
-        """
-        how = {"precision": self.precision, "processes": self.fabric.world_size, "stack": stack}
-        return {"versions": describe_versions(), "hardware": describe_hardware(self.fabric.device) | how}
-
-    def resume(self, restore: Callable[[dict[str, Any]], None]) -> bool:
-        """Goes on from the checkpoint, if there is one; returns whether there was.
-
-        Args:
-            restore: Takes over what was saved.
-        """
-        state = load_checkpoint(self.folder)
-        if state is None:
-            return False
-        with reading(self.folder, "a checkpoint of these models"):
-            restore(state)
-        return True
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from torchpfc.checkpoint import CorruptFileError, save_checkpoint
+from torchpfc.checkpoint import CorruptFileError, load_checkpoint, reading, save_checkpoint
+from torchpfc.machine import describe_hardware, describe_versions
 from torchpfc.paper.devices import dtype_of
 from torchpfc.paper.learners import Learner, Shared, Source
 from torchpfc.paper.registry import Job
@@ -74,13 +75,15 @@ def make_result(experiment: str, job: Job, found: Found, context: Context, secon
         seconds: How long that took.
         stack: How many models were trained at once.
     """
+    how = {"precision": context.precision, "processes": context.fabric.world_size, "stack": stack}
     return Result(
         experiment=experiment,
         config=settings(job.config),
         seed=job.seed,
         seconds=seconds,
         **vars(found),
-        **context.provenance(stack),
+        versions=describe_versions(),
+        hardware=describe_hardware(context.fabric.device) | how,
     )
 
 
@@ -111,8 +114,12 @@ class StackRun(ABC):
         self.best = BestWeights(self.learner.stack)
         self.stopping = self.make_stopping()
         self.begin_phase()
-        if not context.resume(self._restore):
+        state = load_checkpoint(context.folder)
+        if state is None:
             self.look()
+        else:
+            with reading(context.folder, "a checkpoint of these models"):
+                self._restore(state)
         self._saved, self._save_seconds = time.monotonic(), 0.0
 
     can_be_halved = False
