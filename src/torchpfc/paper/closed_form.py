@@ -99,20 +99,13 @@ class SumsMethod(Method):
 
     def make(self, data: ImageData, seed: int, device: torch.device, dtype: torch.dtype) -> Learner:
         """A learner that knows nothing."""
-        size = data.train.x.shape[1]
+        sizes = data.train.x.shape[1], data.num_classes
         if self.method == "nearest-mean":
-            return NearestMean(size, data.num_classes, device)
+            return NearestMean(*sizes, device)
         if self.method == "lda":
-            return StreamingLDA(size, data.num_classes, device, shrinkage=self.shrinkage)
-        return FourierRidge(
-            size,
-            data.num_classes,
-            device,
-            random_stream(seed, "features"),
-            features=self.features,
-            bandwidth=self.bandwidth,
-            ridge=self.ridge,
-        )
+            return StreamingLDA(*sizes, device, shrinkage=self.shrinkage)
+        stream = random_stream(seed, "features")
+        return FourierRidge(*sizes, device, stream, features=self.features, bandwidth=self.bandwidth, ridge=self.ridge)
 
     def smoke(self) -> Self:
         """A few features."""

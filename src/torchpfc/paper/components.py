@@ -428,13 +428,11 @@ class ImageConfig(Component, ABC):
 @contextmanager
 def solving(model: nn.Module, solver: Solver | None) -> Iterator[None]:
     """Lets all blocks of a model use another solver meanwhile; None leaves each its own."""
-    blocks = [module for module in model.modules() if isinstance(module, PFCBlock)] if solver is not None else []
-    before = [block.solver for block in blocks]
-    for block in blocks:
-        assert solver is not None
-        block.solver = solver
+    before = {block: block.solver for block in model.modules() if isinstance(block, PFCBlock)}
+    for block, own in before.items():
+        block.solver = own if solver is None else solver
     try:
         yield
     finally:
-        for block, own in zip(blocks, before, strict=True):
+        for block, own in before.items():
             block.solver = own

@@ -88,12 +88,11 @@ def _squared_slopes(model: MLP, x: Tensor) -> dict[str, Tensor]:
     z = model.hidden(x)
     a, slope = torch.nn.functional.gelu(z), _gelu_slope(z)
     reach = model.output.weight.square().sum(-2).unsqueeze(-2) * slope.square()  # (models, n, units)
-    count = float(x.shape[-2])
     return {
         "hidden.weight": reach.mT @ x.square(),
         "hidden.bias": reach.sum(-2),
         "output.weight": a.square().sum(-2).unsqueeze(-2).expand_as(model.output.weight),
-        "output.bias": torch.full_like(model.output.bias, count),
+        "output.bias": torch.full_like(model.output.bias, float(x.shape[-2])),
     }
 
 
