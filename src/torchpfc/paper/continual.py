@@ -30,7 +30,7 @@ from torchpfc.paper.elastic import Anchored, ElasticMLP, importance
 from torchpfc.paper.image_run import ImageRun
 from torchpfc.paper.settings import all_settings_but, change, one_of
 from torchpfc.paper.stack_run import Found
-from torchpfc.training import Objective
+from torchpfc.training import Evaluation, Objective
 
 FLOAT_BYTES = 4
 
@@ -101,9 +101,18 @@ class TasksRun(ImageRun):
         model = self.config.model
         self.penalty = model.penalty if isinstance(model, ElasticMLP) else 0.0
 
-    def looks_back(self, i: int) -> bool:
-        """Whether those of earlier tasks help to decide, as under the protocol of the paper."""
-        return bool(self.jobs[i].config.protocol == "paper")
+    def validate(self) -> Evaluation:
+        """Loss and accuracy that decide: under the protocol of the paper those on the images of earlier tasks too."""
+        back = torch.tensor([self.jobs[i].config.protocol == "paper" for i in self.members.tolist()])
+        if not (self.phase and back.any()):
+            return super().validate()
+        weights, found = [], []
+        for phase, rows in enumerate(self.sets.valid[: self.phase + 1]):
+            weights.append(rows.shape[1] * (back | (phase == self.phase)).double())
+            found.append(self.evaluate_rows(self.sets.x, self.sets.target, rows[self.members], self.members))
+        weight = torch.stack(weights)
+        loss, accuracy = (torch.stack(values) for values in zip(*found, strict=True))
+        return Evaluation((weight * loss).sum(0) / weight.sum(0), (weight * accuracy).sum(0) / weight.sum(0))
 
     def objective(self, members: Tensor) -> Objective:
         """The errors of some models and what holds the weights that earlier tasks need, where there are such tasks."""

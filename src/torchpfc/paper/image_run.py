@@ -182,8 +182,8 @@ class ImageRun(StackRun):
             self.learner.optimizer.reset_window(self.best_positions)
 
     def examine(self, stats: EpochStats) -> Examined:
-        """Measures on validation images: those of this phase, and of earlier ones for those who look back."""
-        loss, accuracy = self._validate()
+        """Measures on validation images."""
+        loss, accuracy = self.validate()
         return Examined(loss, accuracy, {"valid_loss": loss, "valid_accuracy": 100 * accuracy})
 
     def keep(self, better: Tensor) -> None:
@@ -234,27 +234,10 @@ class ImageRun(StackRun):
         prediction, reconstruction = torch.tensor(weights, device=self.device, dtype=self.dtype).unbind(1)
         return self.config.model.errors(prediction, reconstruction if reconstruction.any() else 0.0)
 
-    def looks_back(self, i: int) -> bool:
-        """Whether the validation images of earlier phases help to decide when the i-th model is to stop."""
-        return True
-
-    def _validate(self) -> tuple[Tensor, Tensor]:
-        """Loss and accuracy that decide."""
-        back = [self.looks_back(i) for i in self.members.tolist()]
-        first = 0 if any(back) else self.phase
-        weights, losses, accuracies = [], [], []
-        for phase in range(first, self.phase + 1):
-            rows = self.sets.valid[phase][self.members]
-            found = self.evaluate_rows(self.sets.x, self.sets.target, rows, self.members)
-            if first == self.phase:
-                return found.loss, found.accuracy
-            counted = torch.tensor(back) | (phase == self.phase)
-            weights.append(rows.shape[1] * counted.double())
-            losses.append(found.loss.double())
-            accuracies.append(found.accuracy)
-        weight = torch.stack(weights)
-        loss, accuracy = ((weight * torch.stack(values)).sum(0) / weight.sum(0) for values in (losses, accuracies))
-        return loss, accuracy
+    def validate(self) -> Evaluation:
+        """Loss and accuracy that decide: those on the held-out images of this phase."""
+        rows = self.sets.valid[self.phase][self.members]
+        return self.evaluate_rows(self.sets.x, self.sets.target, rows, self.members)
 
     # For runs with several phases, or one in an order that never changes
 
