@@ -1,51 +1,28 @@
-"""Learning from each example once, without looking back: the settings of such learners, and a run of them."""
+"""Learning from each example once, without looking back: the experiment, and a run of it."""
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Self
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from torchpfc.continual import ContinualPFC, Shifts
 from torchpfc.data.images import ImageData
 from torchpfc.data.streams import SPLIT_PAIRS
 from torchpfc.paper.components import ImageSet, Phase
 from torchpfc.paper.continual_metrics import measure_tasks
 from torchpfc.paper.devices import dtype_of
 from torchpfc.paper.image_run import Sets
-from torchpfc.paper.one_pass_learners import (
-    ROWS_AT_ONCE,
-    FourierRidge,
-    Learner,
-    NearestMean,
-    PartsLearner,
-    StreamingLDA,
-)
+from torchpfc.paper.one_pass_learners import ROWS_AT_ONCE, Learner, Method
 from torchpfc.paper.probes import share_right
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
-from torchpfc.paper.settings import Amount, Component, Count, Natural, Positive, one_of
+from torchpfc.paper.settings import Component, one_of
 from torchpfc.paper.stack_run import make_result
-from torchpfc.solvers import FISTA
-from torchpfc.training import random_stream
-
-
-class Method(Component, ABC):
-    """A kind of learner."""
-
-    @abstractmethod
-    def cost(self) -> float:
-        """About how long a run may take."""
-
-    @abstractmethod
-    def make(self, data: ImageData, seed: int, device: torch.device, dtype: torch.dtype) -> Learner:
-        """A learner that knows nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,80 +54,6 @@ class OnePass(Component):
     def shared_batch(self) -> int:
         """None: all examples of a task are taken in at once."""
         return 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class SumsMethod(Method):
-    """A classifier from sums over the examples: cheap, and hard to beat."""
-
-    method: Annotated[str, one_of("nearest-mean", "lda", "fourier")] = "nearest-mean"
-    """nearest-mean, lda (streaming linear discriminant analysis) or fourier (random Fourier features and ridge)."""
-    shrinkage: Positive = 1e-4
-    """Share of the identity in the covariance of lda."""
-    features: Count = 10_000
-    """How many random features there are."""
-    bandwidth: Positive = 0.5
-    """Of the random features, in median distances between examples of the first task."""
-    ridge: Positive = 0.1
-
-    def cost(self) -> float:
-        """About how long a run may take."""
-        return 2000.0 if self.method == "fourier" else 200.0
-
-    def make(self, data: ImageData, seed: int, device: torch.device, dtype: torch.dtype) -> Learner:
-        """A learner that knows nothing."""
-        sizes = data.train.x.shape[1], data.num_classes
-        if self.method == "nearest-mean":
-            return NearestMean(*sizes, device)
-        if self.method == "lda":
-            return StreamingLDA(*sizes, device, shrinkage=self.shrinkage)
-        stream = random_stream(seed, "features")
-        return FourierRidge(*sizes, device, stream, features=self.features, bandwidth=self.bandwidth, ridge=self.ridge)
-
-    def smoke(self) -> Self:
-        """A few features."""
-        return replace(self, features=50)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartsMethod(Method):
-    """`ContinualPFC`: parts of every class, made of its own examples."""
-
-    columns_per_class: Count = 135
-    l1: Amount = 0.2
-    power: Positive = 0.5
-    refine: Natural = 5
-    """Passes that make parts of means: the best of 0, 1 and 5 on validation images of Fashion-MNIST."""
-    iterations: Count = 100
-    """Steps of the solver."""
-    shift: Natural = 0
-    """Pixels by which an image may be moved to be explained better."""
-    readout: Annotated[str, one_of("residual", "joint")] = "residual"
-    """residual: the class whose parts explain an input best, each by itself. joint: all parts at once, as a block."""
-
-    def cost(self) -> float:
-        """About how long a run may take."""
-        return 5.0 * self.columns_per_class * (5 if self.shift else 1)
-
-    def make(self, data: ImageData, seed: int, device: torch.device, dtype: torch.dtype) -> Learner:
-        """A learner that knows nothing."""
-        model = ContinualPFC(
-            data.train.x.shape[1],
-            data.num_classes,
-            columns_per_class=self.columns_per_class,
-            l1=self.l1,
-            power=self.power,
-            refine=self.refine,
-            views=Shifts(data.train.shape, self.shift) if self.shift else None,
-            solver=FISTA(max_iter=self.iterations),
-            device=device,
-            dtype=dtype,
-        )
-        return PartsLearner(model, random_stream(seed, "parts"), joint=self.readout == "joint")
-
-    def smoke(self) -> Self:
-        """A few parts."""
-        return replace(self, columns_per_class=4, iterations=10, refine=min(self.refine, 1))
 
 
 @torch.no_grad()
