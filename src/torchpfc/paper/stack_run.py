@@ -214,7 +214,9 @@ class StackRun(ABC):
             better = self.stopping.update(found.loss, found.accuracy)
             self.best.keep(self.learner.stack, better, self.members)
             self.keep(better)
-            self._note({"train_loss": self._mean(stats.loss), **found.curves}, stats.seconds, begin)
+            # The mean over processes, each of which has seen an equal part of every batch.
+            train_loss = cast("Tensor", self.fabric.all_reduce(stats.loss.to(self.device))).cpu()
+            self._note({"train_loss": train_loss, **found.curves}, stats.seconds, begin)
             self.steps, self.step_seconds = self.steps + stats.steps, self.step_seconds + stats.seconds
             self.epoch = stats.epoch + 1
             leaving = self.stopping.stopped | self.without_room()
@@ -227,10 +229,6 @@ class StackRun(ABC):
 
     def _tick(self, epochs: float) -> None:
         self.context.tick((self.phase + min(1.0, epochs / self.num_epochs())) / self.num_phases())
-
-    def _mean(self, loss: Tensor) -> Tensor:
-        """The mean over processes, each of which has seen an equal part of every batch."""
-        return cast("Tensor", self.fabric.all_reduce(loss.to(self.device))).cpu()
 
     def _note(self, curves: Mapping[str, Tensor], seconds: float, begin: float) -> None:
         seconds += time.perf_counter() - begin

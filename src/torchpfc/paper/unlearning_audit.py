@@ -104,11 +104,8 @@ class Forgotten:
         if config.relearn_steps:
             with torch.no_grad():
                 loss = self.objective(self.before, *forgotten).loss.item()
-            relearning = Relearning(
-                partial(make_optimizer, config=config, window=Window()),
-                loss=1.05 * loss,
-                max_steps=config.relearn_steps,
-            )
+            optimizing = partial(make_optimizer, config=config, window=Window())
+            relearning = Relearning(optimizing, loss=1.05 * loss, max_steps=config.relearn_steps)
         audits = audit(
             self.models,
             self.objective,
