@@ -34,7 +34,7 @@ class Forgotten:
     """
 
     def __init__(self, run: ImageRun, i: int, before: PFCBlock, never: PFCBlock | None) -> None:
-        self.run, self.job, self.record = run, run.jobs[i], run.records[i]
+        self.run, self.i, self.job, self.record = run, i, run.jobs[i], run.records[i]
         self.config: Unlearning = self.job.config
         self.objective = self.config.model.errors(*self.config.model.loss_weights())
         self.train = run.sets.train[0][i]
@@ -99,7 +99,7 @@ class Forgotten:
         forgotten, outside = self._examples(_some(self.rows)), self._examples(unknown)
         if config.what == "batches":
             forgotten, outside = next_label(*forgotten), next_label(*outside)
-        test = run.sets.test[:2] if run.context.test else self._examples(run.sets.valid[0][0])
+        test = run.sets.test[:2] if run.context.test else self._examples(run.sets.valid[0][self.i])
         relearning = None
         if config.relearn_steps:
             with torch.no_grad():
