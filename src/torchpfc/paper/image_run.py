@@ -133,7 +133,7 @@ class ImageRun(StackRun):
         return self.learner.stack
 
     def build(self) -> GradientLearner:
-        """All models as they begin."""
+        """All models as they begin, but with windows where they were when models were at their best."""
         models = [
             job.config.model.build(self.sets.data[job.config.images.dataset], random_stream(job.seed, "weights"))
             for job in self.jobs
@@ -142,9 +142,12 @@ class ImageRun(StackRun):
         codes = None
         if inference is not None and inference.warm_codes:
             codes = WarmCodes(stack, self.sets.train[0].shape[1], gather=_gather(self.fabric))
+        optimizer = make_optimizer(stack, self.config, self.config.window)
+        if isinstance(optimizer, StackedRMSpropSLW):
+            optimizer.reset_window(self.best_positions)
         return GradientLearner(
             stack,
-            make_optimizer(stack, self.config, self.config.window),
+            optimizer,
             self.objective,
             self.fabric,
             capture=inference is None or not inference.waits,
@@ -175,11 +178,6 @@ class ImageRun(StackRun):
             seeds=[self.jobs[i].seed for i in self.members.tolist()] if self.config.order is None else None,
             drop_last=True,
         )
-
-    def begin_phase(self) -> None:
-        """Puts the windows where they were when models were at their best."""
-        if isinstance(self.learner.optimizer, StackedRMSpropSLW):
-            self.learner.optimizer.reset_window(self.best_positions)
 
     def examine(self, stats: EpochStats) -> Examined:
         """Measures on validation images."""

@@ -113,7 +113,6 @@ class StackRun(ABC):
         self.learner = self.build()
         self.best = BestWeights(self.learner.stack)
         self.stopping = self.make_stopping()
-        self.begin_phase()
         state = load_checkpoint(context.folder)
         if state is None:
             self.look()
@@ -132,7 +131,7 @@ class StackRun(ABC):
 
     @abstractmethod
     def build(self) -> Learner:
-        """All models as they begin."""
+        """All models as they begin; where they are at their best, their weights are put into it."""
 
     def num_phases(self) -> int:
         """How many phases there are."""
@@ -160,9 +159,6 @@ class StackRun(ABC):
     def without_room(self) -> Tensor:
         """Which of the models that still learn cannot go on for another epoch."""
         return torch.zeros(len(self.members), dtype=torch.bool)
-
-    def begin_phase(self) -> None:  # noqa: B027 - most runs need none
-        """Called before the first epoch of each phase."""
 
     def look(self) -> None:  # noqa: B027 - most runs need none
         """Called before the first phase and after each, with all models of the stack at their best."""
@@ -254,7 +250,6 @@ class StackRun(ABC):
         if self.phase < self.num_phases():
             self.members, self.epoch = torch.arange(len(self.jobs)), 0
             self.stopping = self.make_stopping()
-            self.begin_phase()
         else:
             self.members = self.members[:0]
         self._save()
