@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchpfc.checkpoint import STATE_FILE, read_json, write_atomically
 from torchpfc.paper.registry import Experiment, Job
@@ -55,8 +55,8 @@ class Group:
     @property
     def key(self) -> str:
         """The same for the same jobs."""
-        keys = [self._key(job) for job in self.jobs]
-        return hashlib.sha256("".join(keys).encode()).hexdigest()[:16]
+        keys = "".join(self._key(job) for job in self.jobs)
+        return hashlib.sha256(keys.encode()).hexdigest()[:16]
 
     @property
     def work(self) -> float:
@@ -129,12 +129,8 @@ def run_groups(
     fabric: Fabric,
     results: Path,
     *,
-    data_dir: Path | None = None,
-    test: bool = True,
-    precision: str = "tf32",
-    checkpoint_seconds: float = 60.0,
-    models: Path | None = None,
     describe: Callable[[Result], str] = lambda result: result.key,
+    **options: Any,
 ) -> list[Result]:
     """Runs all that has no result yet, and writes one file for each job.
 
@@ -145,12 +141,8 @@ def run_groups(
         groups: What to run.
         fabric: Devices and processes.
         results: Folder of the results.
-        data_dir: Folder of the data sets.
-        test: Whether to measure on test data.
-        precision: For the record.
-        checkpoint_seconds: Time between two checkpoints.
-        models: Where to keep trained models, for experiments that can.
         describe: What to print of a result.
+        options: Of every `Context`: `data_dir`, `test`, `precision`, `checkpoint_seconds` and `models`.
 
     Returns:
         What was run; the other jobs had results already.
@@ -166,7 +158,7 @@ def run_groups(
             if jobs:
                 progress.at(done, f"{group.experiment.name} ({number} of {len(groups)}, {len(jobs)} at once)")
                 part = progress.part(done, group.work)
-                context = Context(fabric, folder, data_dir, test, precision, checkpoint_seconds, models, part)
+                context = Context(fabric, folder, tick=part, **options)
                 try:
                     found = list(group.experiment.run(jobs, context))
                 except BaseException:
