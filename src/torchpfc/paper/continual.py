@@ -80,11 +80,8 @@ class OrderedMNIST(ImageConfig):
 SPLIT_MLP = SplitMNIST(optimizer=Optimizer(lr=2e-6), model=ElasticMLP(), window=Window())
 """A perceptron that learns one task after another."""
 
-ORDERED_MLP = OrderedMNIST(
-    optimizer=Optimizer(lr=5e-7, weight_decay=0.0),
-    schedule=Schedule(batch_size=50, epochs=200, patience=5),
-    model=MLPModel(hidden_features=2600),
-    window=Window(),
+ORDERED_MLP = change(
+    OrderedMNIST(model=MLPModel(hidden_features=2600), window=Window()), lr=5e-7, weight_decay=0.0, epochs=200
 )
 """A perceptron that sees the same order in every epoch."""
 

@@ -9,36 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchpfc.data.images import ImageData
 from torchpfc.nn import MLP
-from torchpfc.paper.components import ImageModel, MLPModel
-from torchpfc.paper.settings import Amount
+from torchpfc.paper.components import MLPModel
+from torchpfc.paper.settings import Amount, Count
 from torchpfc.training import Objective
 
 _ROWS_AT_ONCE = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ElasticMLP(ImageModel):
+class ElasticMLP(MLPModel):
     """A perceptron that may hold the weights that it needs."""
 
-    mlp: MLPModel = MLPModel(hidden_features=1357)
+    hidden_features: Count = 1357
     penalty: Amount = 0.0
     """What it costs to move weights that earlier tasks need (elastic weight consolidation); 0 lets them move."""
-
-    @property
-    def nonnegative(self) -> bool:
-        """As the perceptron."""
-        return self.mlp.nonnegative
-
-    @property
-    def units(self) -> int:
-        """Hidden units."""
-        return self.mlp.units
-
-    def build(self, data: ImageData, generator: torch.Generator) -> nn.Module:
-        """An untrained perceptron."""
-        return self.mlp.build(data, generator)
 
 
 @dataclass(frozen=True, eq=False)
