@@ -182,8 +182,7 @@ class Inference(Component):
 
     def smoke(self) -> Self:
         """A few steps."""
-        steps = {"truncated": 2, "implicit": 2}.get(self.gradient, 0)
-        return replace(self, iterations=4, eval_iterations=5, gradient_steps=steps)
+        return replace(self, iterations=4, eval_iterations=5, gradient_steps=0 if self.gradient == "unrolled" else 2)
 
 
 class ImageModel(Component, ABC):

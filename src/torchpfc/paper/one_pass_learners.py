@@ -192,12 +192,10 @@ class PartsLearner(Learner):
     def scores(self, x: Tensor) -> Tensor:
         """What each class explains, or what the block predicts."""
         y: Tensor
-        if not self.joint:
+        if self.joint and self.model.block is not None:
+            y = self.model.block.eval()(self.model.prepare(x))
+        else:
             y = self.model(x)
-            return y
-        if self.model.block is None:
-            return x.new_zeros(len(x), self.model.num_classes)
-        y = self.model.block.eval()(self.model.prepare(x))
         return y
 
     def bytes_kept(self) -> float:

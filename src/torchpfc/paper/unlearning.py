@@ -87,7 +87,7 @@ class Spoiled:
 
     def __init__(self, source: Source, wrong: Tensor, skipped: Tensor, optimizer: StackedRMSpropSLW) -> None:
         device = optimizer.passed_by.device
-        self._source, self._optimizer, self._any_wrong = source, optimizer, wrong.any(0).tolist()
+        self._source, self._optimizer = source, optimizer
         self._wrong, self._skipped = wrong.to(device), skipped.to(device)
 
     def __len__(self) -> int:
@@ -100,10 +100,8 @@ class Spoiled:
     def __iter__(self) -> Iterator[Batch]:
         for id, batch in enumerate(self._source):
             self._optimizer.passed_by.copy_(self._skipped[:, id])
-            if self._any_wrong[id]:
-                turned = next_label(batch.x, batch.target)[1]
-                batch = batch._replace(target=torch.where(self._wrong[:, id].view(-1, 1, 1), turned, batch.target))
-            yield batch
+            turned = next_label(batch.x, batch.target)[1]
+            yield batch._replace(target=torch.where(self._wrong[:, id].view(-1, 1, 1), turned, batch.target))
 
 
 def run_unlearning(jobs: Sequence[Job], context: Context) -> Iterator[Result]:

@@ -50,8 +50,7 @@ class Unlearning(ImageConfig):
 
     def smoke(self) -> Self:
         """A few steps on small digits, and few of them to forget."""
-        least = min(self.relearn_steps, 2)
-        return replace(super().smoke(), start=2, stop=5, relearn_steps=least, snapshot_every=4)
+        return replace(super().smoke(), start=2, stop=5, relearn_steps=min(self.relearn_steps, 2), snapshot_every=4)
 
     def stack_key(self) -> object:
         """Everything but the order and what is forgotten; a replay is a training of its own."""
