@@ -267,7 +267,7 @@ class PFCModel(ImageModel):
         """Parts."""
         return self.num_basis
 
-    def build(self, data: ImageData, generator: torch.Generator) -> nn.Module:
+    def build(self, data: ImageData, generator: torch.Generator) -> PFCBlock:
         """An untrained block."""
         return PFCBlock(data.train.x.shape[1], data.num_classes, self.num_basis, **self.options(generator))
 

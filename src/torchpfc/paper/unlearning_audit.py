@@ -68,13 +68,12 @@ class Forgotten:
         found |= self._audit()
         if self.run.context.test:
             found["test_accuracy"] = found["before_accuracy"]
-            found |= self._published_range()
+            if self.config.what == "batches":
+                found |= self._published_range()
         return found
 
     def _published_range(self) -> dict[str, float]:
         """The accuracy without the columns that the published code removes, which are a few more."""
-        if self.config.what != "batches":
-            return {}
         window = self.config.window
         first = int(self.config.start * window.sweep_speed)
         last = min(int(self.config.stop * window.sweep_speed + window.width), self.config.model.num_basis - 1)
