@@ -9,8 +9,8 @@ from sklearn.neighbors import NearestCentroid
 
 from tests.paper.made import context, made_images, numbers
 from torchpfc.continual import ContinualPFC
-from torchpfc.paper.closed_form import OnePass, PartsMethod, SumsMethod, run_one_pass
-from torchpfc.paper.one_pass_learners import FourierRidge, PartsLearner
+from torchpfc.paper.closed_form import OnePass, run_one_pass
+from torchpfc.paper.one_pass_learners import FourierRidge, PartsLearner, PartsMethod, SumsMethod
 from torchpfc.paper.registry import Job, find_experiment
 from torchpfc.training import random_stream
 

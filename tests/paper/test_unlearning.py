@@ -118,6 +118,24 @@ def test_without_a_test_there_is_no_accuracy_on_test_images(tmp_path: Path) -> N
     assert {"before_valid_accuracy", "after_valid_accuracy", "exact_valid_accuracy"} <= set(result.metrics)
 
 
+def test_without_a_test_each_model_is_measured_on_images_that_itself_has_not_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested = []
+
+    def look(*args: Any, **kwargs: Any) -> Any:
+        tested.append(kwargs["test"][0])
+        return audit(*args, **kwargs)
+
+    monkeypatch.setattr(unlearning_audit, "audit", look)
+    jobs = [Job(small(relearn_steps=0), seed) for seed in (0, 1)]
+    list(run_unlearning(jobs, context(tmp_path, test=False)))
+    data = made_images("mnist")
+    for job, x in zip(jobs, tested, strict=True):
+        (phase,) = job.config.phases(data, job.seed)
+        assert torch.equal(x, data.train.x[phase.valid].double())
+
+
 def test_an_audit_looks_at_images_of_all_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of labels the first images that are retained are all of one class."""
     seen = {}

@@ -1,75 +1,38 @@
-"""Learning from each example once, without looking back: the settings of such learners, and a run of them."""
+"""Learning from each example once, without looking back: the experiment, and a run of it."""
 
 from __future__ import annotations
 
-import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from torchpfc.continual import ContinualPFC, Shifts
 from torchpfc.data.images import ImageData
-from torchpfc.data.streams import SPLIT_PAIRS, class_tasks
-from torchpfc.paper.components import Component, ImageSet, make_small
+from torchpfc.data.streams import SPLIT_PAIRS
+from torchpfc.paper.components import ImageSet, Phase
 from torchpfc.paper.continual_metrics import measure_tasks
 from torchpfc.paper.devices import dtype_of
-from torchpfc.paper.one_pass_learners import (
-    ROWS_AT_ONCE,
-    FourierRidge,
-    Learner,
-    NearestMean,
-    PartsLearner,
-    StreamingLDA,
-)
+from torchpfc.paper.image_run import Sets
+from torchpfc.paper.one_pass_learners import ROWS_AT_ONCE, Learner, Method
 from torchpfc.paper.probes import share_right
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
-from torchpfc.paper.settings import check_choice, check_numbers
+from torchpfc.paper.settings import Component, one_of
 from torchpfc.paper.stack_run import make_result
-from torchpfc.solvers import FISTA
-from torchpfc.training import random_stream
-
-TASKS = ("pairs", "classes")
-"""Two classes at a time, as in Split MNIST, or one, as where examples are sorted by label."""
-
-METHODS = ("nearest-mean", "lda", "fourier")
-READOUTS = ("residual", "joint")
-
-
-class Method(Component, ABC):
-    """A kind of learner."""
-
-    @abstractmethod
-    def cost(self) -> float:
-        """About how long a run may take."""
-
-    @abstractmethod
-    def make(self, data: ImageData, seed: int, device: torch.device, dtype: torch.dtype) -> Learner:
-        """A learner that knows nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnePass:
+class OnePass(Component):
     """A learner that needs no validation data to know when to stop; so it can follow the strict protocol alone."""
 
     images: ImageSet = ImageSet()
-    tasks: str = "pairs"
-    """pairs: two classes at a time. classes: one at a time."""
+    tasks: Annotated[str, one_of("pairs", "classes")] = "pairs"
+    """pairs: two classes at a time, as in Split MNIST. classes: one, as where examples are sorted by label."""
     method: Method
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_choice(self, "tasks", TASKS)
-
-    def smoke(self) -> Self:
-        """On small digits."""
-        return make_small(self)
 
     def stack_key(self) -> object:
         """Itself: seeds are run one after another."""
@@ -83,109 +46,14 @@ class OnePass:
         """About how long a run may take."""
         return self.method.cost()
 
+    def phases(self, data: ImageData, seed: int) -> list[Phase]:
+        """A phase for each task."""
+        groups = SPLIT_PAIRS if self.tasks == "pairs" else [[c] for c in range(data.num_classes)]
+        return self.images.tasks(data, groups, seed)
+
     def shared_batch(self) -> int:
         """None: all examples of a task are taken in at once."""
         return 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class SumsMethod(Method):
-    """A classifier from sums over the examples: cheap, and hard to beat."""
-
-    method: str = "nearest-mean"
-    """nearest-mean, lda (streaming linear discriminant analysis) or fourier (random Fourier features and ridge)."""
-    shrinkage: float = 1e-4
-    """Share of the identity in the covariance of lda."""
-    features: int = 10_000
-    """How many random features there are."""
-    bandwidth: float = 0.5
-    """Of the random features, in median distances between examples of the first task."""
-    ridge: float = 0.1
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_choice(self, "method", METHODS)
-        check_numbers(self, "features", least=1)
-        _check_positive(self, "shrinkage", "bandwidth", "ridge")
-
-    def cost(self) -> float:
-        """About how long a run may take."""
-        return 2000.0 if self.method == "fourier" else 200.0
-
-    def make(self, data: ImageData, seed: int, device: torch.device, dtype: torch.dtype) -> Learner:
-        """A learner that knows nothing."""
-        size = data.train.x.shape[1]
-        if self.method == "nearest-mean":
-            return NearestMean(size, data.num_classes, device)
-        if self.method == "lda":
-            return StreamingLDA(size, data.num_classes, device, shrinkage=self.shrinkage)
-        return FourierRidge(
-            size,
-            data.num_classes,
-            device,
-            random_stream(seed, "features"),
-            features=self.features,
-            bandwidth=self.bandwidth,
-            ridge=self.ridge,
-        )
-
-    def smaller(self) -> Self:
-        """A few features."""
-        return replace(self, features=50)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartsMethod(Method):
-    """`ContinualPFC`: parts of every class, made of its own examples."""
-
-    columns_per_class: int = 135
-    l1: float = 0.2
-    power: float = 0.5
-    refine: int = 5
-    """Passes that make parts of means: the best of 0, 1 and 5 on validation images of Fashion-MNIST."""
-    iterations: int = 100
-    """Steps of the solver."""
-    shift: int = 0
-    """Pixels by which an image may be moved to be explained better."""
-    readout: str = "residual"
-    """residual: the class whose parts explain an input best, each by itself. joint: all parts at once, as a block."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_choice(self, "readout", READOUTS)
-        check_numbers(self, "columns_per_class", "iterations", least=1)
-        check_numbers(self, "l1", "refine", "shift", least=0)
-        _check_positive(self, "power")
-
-    def cost(self) -> float:
-        """About how long a run may take."""
-        return 5.0 * self.columns_per_class * (5 if self.shift else 1)
-
-    def make(self, data: ImageData, seed: int, device: torch.device, dtype: torch.dtype) -> Learner:
-        """A learner that knows nothing."""
-        model = ContinualPFC(
-            data.train.x.shape[1],
-            data.num_classes,
-            columns_per_class=self.columns_per_class,
-            l1=self.l1,
-            power=self.power,
-            refine=self.refine,
-            views=Shifts(data.train.shape, self.shift) if self.shift else None,
-            solver=FISTA(max_iter=self.iterations),
-            device=device,
-            dtype=dtype,
-        )
-        return PartsLearner(model, random_stream(seed, "parts"), joint=self.readout == "joint")
-
-    def smaller(self) -> Self:
-        """A few parts."""
-        return replace(self, columns_per_class=4, iterations=10, refine=min(self.refine, 1))
-
-
-def _check_positive(config: Any, *names: str) -> None:
-    for name in names:
-        if not 0 < (value := getattr(config, name)) < math.inf:
-            raise ValueError(f"{name} must be positive and finite, got {value}")
 
 
 @torch.no_grad()
@@ -197,22 +65,15 @@ def run_one_pass(experiment: str, jobs: Sequence[Job], context: Context) -> Iter
 
 
 def _run_one(experiment: str, job: Job, context: Context) -> Result:
-    config: OnePass = job.config
     device, dtype = context.fabric.device, dtype_of(context.precision)
-    data = config.images.load(context.data_dir)
-    groups = SPLIT_PAIRS if config.tasks == "pairs" else [[c] for c in range(data.num_classes)]
-    share = config.images.validation_share
-    tasks = class_tasks(data.train.label, groups, seed=job.seed, validation_share=share)
-    x, label = data.train.x.to(device, dtype), data.train.label.to(device)
-    test_x, test_label = data.test.x.to(device, dtype), data.test.label.to(device)
-    valid = [(x[task.validation.to(device)], label[task.validation.to(device)]) for task in tasks]
-    kinds = [torch.isin(test_label, torch.tensor(task.classes, device=device)) for task in tasks]
-    measured = [(test_x[kind], test_label[kind]) for kind in kinds] if context.test else valid
-    learner = config.method.make(data, job.seed, device, dtype)
+    sets = Sets([job], context, dtype)
+    (data,) = sets.data.values()
+    valid, measured = list(_examples(sets.x, sets.target, sets.valid)), list(_examples(*sets.measured))
+    learner = job.config.method.make(data, job.seed, device, dtype)
     matrix, seconds = [_accuracies(learner, measured)], 0.0
-    for task in tasks:
+    for x, label in _examples(sets.x, sets.target, sets.train):
         begin = time.perf_counter()
-        learner.learn(x[task.train.to(device)], label[task.train.to(device)])
+        learner.learn(x, label)
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # gpu-only: so that the time is that of the work
         seconds += time.perf_counter() - begin
@@ -224,6 +85,13 @@ def _run_one(experiment: str, job: Job, context: Context) -> Result:
     found.images = learner.pictures(data) if job.seed == 0 else {}
     found.data = {data.name: data.fingerprint}
     return make_result(experiment, job, found, context, seconds)
+
+
+def _examples(x: Tensor, target: Tensor, rows_of_tasks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The images of each task, and their classes."""
+    for rows in rows_of_tasks:
+        own = rows.flatten().to(x.device)  # for one learner alone
+        yield x[own], target[own].argmax(-1)
 
 
 def _accuracies(learner: Learner, sets: Sequence[tuple[Tensor, Tensor]]) -> list[float]:

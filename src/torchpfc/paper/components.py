@@ -5,30 +5,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from torchpfc.data.images import IMAGE_SETS, ImageData, load_images
-from torchpfc.data.streams import fixed_shuffle, label_ordered
+from torchpfc.data.streams import class_tasks, fixed_shuffle, label_ordered
 from torchpfc.nn import MLP, PFCBlock, ResidualPFC
-from torchpfc.paper.settings import all_settings_but, check_choice, check_numbers
+from torchpfc.paper.settings import Amount, Component, Count, Natural, Share, all_settings_but, check_choice, one_of
 from torchpfc.solvers import FISTA, Adjoint, Implicit, Solver, Truncated, Unrolled
 from torchpfc.training import KEEPS, EarlyStopping, Objective, SquaredErrors, random_stream
 
 if TYPE_CHECKING:
     from torchpfc.paper.runner import Context
     from torchpfc.paper.stack_run import Found
-
-C = TypeVar("C")
-
-GRADIENTS = ("unrolled", "truncated", "implicit")
-
-ORDERS = ("sorted", "fixed")
-"""By label, or in one random order; the same in every epoch."""
 
 SHUFFLE_SEED = 42
 """Of the one random order, which all models share."""
@@ -37,32 +30,17 @@ SHUFFLE_SEED = 42
 _SIZES = {"digits": (64, 1437), "mnist": (784, 60_000), "fashion-mnist": (784, 60_000), "cifar10": (3072, 50_000)}
 
 
-class Component:
-    """Some settings that belong together: a frozen dataclass that checks itself."""
-
-    def smaller(self) -> Self:
-        """The same for a run of a moment; as it is, if it makes no difference to that."""
-        return self
-
-
-def make_small(config: C) -> C:
-    """A config for a run of a moment: each of its components smaller."""
-    parts = {field.name: getattr(config, field.name) for field in fields(config)}  # type: ignore[arg-type]
-    smaller = {name: part.smaller() for name, part in parts.items() if isinstance(part, Component)}
-    return replace(config, **smaller)  # type: ignore[type-var]
-
-
 @dataclass(frozen=True, kw_only=True)
 class ImageSet(Component):
     """Images, and how many of them are held out."""
 
-    dataset: str = "mnist"
+    dataset: Annotated[str, one_of(*IMAGE_SETS)] = "mnist"
     validation_share: float = 0.15
     """Share of the training images that is left out of the training, to choose by."""
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        check_choice(self, "dataset", IMAGE_SETS)
+        super().__post_init__()
         if not 0 < self.validation_share < 1:
             raise ValueError(f"validation_share must be between 0 and 1, got {self.validation_share}")
 
@@ -75,7 +53,13 @@ class ImageSet(Component):
         """The images."""
         return load_images(self.dataset, data_dir)
 
-    def smaller(self) -> Self:
+    def tasks(self, data: ImageData, groups: Sequence[Sequence[int]], seed: int) -> list[Phase]:
+        """A phase for each group of classes, a random part of their training images held out."""
+        tasks = class_tasks(data.train.label, groups, seed=seed, validation_share=self.validation_share)
+        tested = [torch.isin(data.test.label, torch.tensor(task.classes)).nonzero()[:, 0] for task in tasks]
+        return [Phase(task.train, task.validation, rows) for task, rows in zip(tasks, tested, strict=True)]
+
+    def smoke(self) -> Self:
         """Small digits."""
         return replace(self, dataset="digits")
 
@@ -84,33 +68,24 @@ class ImageSet(Component):
 class Optimizer(Component):
     """How far a step goes; the defaults are those of the published experiments."""
 
-    lr: float = 3e-4
-    weight_decay: float = 1e-4
+    lr: Amount = 3e-4
+    weight_decay: Share = 1e-4
     """Share of each weight that a step takes away, not multiplied by the learning rate."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_numbers(self, "lr", least=0)
-        check_numbers(self, "weight_decay", least=0, limit=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Component):
     """How long a model learns; the defaults are those of the published experiments."""
 
-    batch_size: int = 200
-    epochs: int = 300
+    batch_size: Count = 200
+    epochs: Count = 300
     """At most."""
-    patience: int = 20
+    patience: Count = 20
     """Epochs without a better validation loss, or without a better validation accuracy, after which to stop."""
     watch_accuracy: bool = True
     """Whether the accuracy can stop the training too, as in the published code."""
 
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_numbers(self, "batch_size", "epochs", "patience", least=1)
-
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """Two epochs."""
         return replace(self, batch_size=100, epochs=2)
 
@@ -119,14 +94,10 @@ class Schedule(Component):
 class Window(Component):
     """A window that slides over columns, or hidden units."""
 
-    width: int = 0
+    width: Natural = 0
     """Columns in the window; 0 learns all of them at every step."""
-    sweep_speed: float = 0.0
+    sweep_speed: Amount = 0.0
     """Columns that the window moves in one step."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_numbers(self, "width", "sweep_speed", least=0)
 
     def columns_reached(self, position: float, count: int) -> int:
         """How many of all columns steps could change before the window came to a position."""
@@ -134,7 +105,7 @@ class Window(Component):
             return count
         return min(count, int(position - self.sweep_speed + self.width)) if position > 0 else 0
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """A window that fits into few columns."""
         return replace(self, width=min(self.width, 4), sweep_speed=min(self.sweep_speed, 0.25))
 
@@ -143,12 +114,8 @@ class Window(Component):
 class Order(Component):
     """The order of the images, the same in every epoch."""
 
-    order: str = "sorted"
+    order: Annotated[str, one_of("sorted", "fixed")] = "sorted"
     """sorted: by label. fixed: in one random order."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_choice(self, "order", ORDERS)
 
     def arrange(self, label: Tensor, rows: Tensor) -> Tensor:
         """Some rows in this order.
@@ -166,28 +133,26 @@ class Order(Component):
 class Inference(Component):
     """How blocks find codes, in training and when they are measured, and how gradients pass."""
 
-    iterations: int = 100
+    iterations: Count = 100
     """Steps of the solver in training."""
-    gradient: str = "unrolled"
+    gradient: Annotated[str, one_of("unrolled", "truncated", "implicit")] = "unrolled"
     """How gradients pass through the solver: unrolled, truncated or implicit."""
-    gradient_steps: int = 0
+    gradient_steps: Natural = 0
     """Steps that carry gradients if truncated; steps of the linear solver if implicit."""
-    damping: float = 0.0
+    damping: Amount = 0.0
     """Of the implicit gradient."""
     warm_codes: bool = False
     """Whether the solve of an example starts where that of the last epoch ended."""
-    tol: float = 0.0
+    tol: Amount = 0.0
     """Violation of the optimality conditions at which the solver stops in training; 0 takes every step."""
-    l1: float = 0.0
+    l1: Amount = 0.0
     """Weight of the sum of the code in what the solver minimizes."""
-    eval_iterations: int = 100
+    eval_iterations: Count = 100
     """Steps of the solver on validation and test data, where it starts cold."""
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        check_choice(self, "gradient", GRADIENTS)
-        check_numbers(self, "iterations", "eval_iterations", least=1)
-        check_numbers(self, "gradient_steps", "damping", "tol", "l1", least=0)
+        super().__post_init__()
         if self.gradient == "truncated" and self.gradient_steps > self.iterations:
             raise ValueError(f"gradient_steps must be at most iterations, {self.iterations}, got {self.gradient_steps}")
 
@@ -215,10 +180,9 @@ class Inference(Component):
         """Whether a step of the training waits for the device, as those do that stop at a tolerance."""
         return bool(self.tol) or (self.gradient == "implicit" and not self.gradient_steps)
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """A few steps."""
-        steps = {"truncated": 2, "implicit": 2}.get(self.gradient, 0)
-        return replace(self, iterations=4, eval_iterations=5, gradient_steps=steps)
+        return replace(self, iterations=4, eval_iterations=5, gradient_steps=0 if self.gradient == "unrolled" else 2)
 
 
 class ImageModel(Component, ABC):
@@ -266,11 +230,7 @@ class MLPModel(ImageModel):
 
     nonnegative: bool = False
     """Whether weights are kept from becoming negative, which the paper reports to fail."""
-    hidden_features: int = 300
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_numbers(self, "hidden_features", least=1)
+    hidden_features: Count = 300
 
     @property
     def units(self) -> int:
@@ -281,7 +241,7 @@ class MLPModel(ImageModel):
         """An untrained perceptron."""
         return MLP(data.train.x.shape[1], data.num_classes, self.hidden_features, generator=generator)
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """A few hidden units."""
         return replace(self, hidden_features=12)
 
@@ -291,14 +251,14 @@ class PFCModel(ImageModel):
     """One PFC block (Section 5.2)."""
 
     nonnegative: bool = True
-    num_basis: int = 300
+    num_basis: Count = 300
     prediction_weight: float = 0.5
     """The loss is this times the error of the prediction, and the rest times that of the reconstruction."""
     inference: Inference = Inference()
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        check_numbers(self, "num_basis", least=1)
+        super().__post_init__()
         if not 0 <= self.prediction_weight <= 1:
             raise ValueError(f"prediction_weight must be from 0 to 1, got {self.prediction_weight}")
 
@@ -307,7 +267,7 @@ class PFCModel(ImageModel):
         """Parts."""
         return self.num_basis
 
-    def build(self, data: ImageData, generator: torch.Generator) -> nn.Module:
+    def build(self, data: ImageData, generator: torch.Generator) -> PFCBlock:
         """An untrained block."""
         return PFCBlock(data.train.x.shape[1], data.num_classes, self.num_basis, **self.options(generator))
 
@@ -325,9 +285,9 @@ class PFCModel(ImageModel):
         """One weight, and the rest."""
         return self.prediction_weight, 1 - self.prediction_weight
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """A few parts."""
-        return replace(self, num_basis=12, inference=self.inference.smaller())
+        return replace(super().smoke(), num_basis=12)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,12 +296,8 @@ class ResidualModel(ImageModel):
 
     block: PFCModel = PFCModel(prediction_weight=1.0)
     """What either is like; the prediction counts as much as it says, and the reconstructions as follows."""
-    reconstruction_weight: float = 1.0
+    reconstruction_weight: Amount = 1.0
     """What the reconstruction error of each block counts."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_numbers(self, "reconstruction_weight", least=0)
 
     @property
     def nonnegative(self) -> bool:
@@ -367,10 +323,6 @@ class ResidualModel(ImageModel):
         """Both weights."""
         return self.block.prediction_weight, self.reconstruction_weight
 
-    def smaller(self) -> Self:
-        """Small blocks."""
-        return replace(self, block=self.block.smaller())
-
 
 class Phase(NamedTuple):
     """What one model learns before it goes on to the next phase."""
@@ -384,7 +336,7 @@ class Phase(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageConfig(ABC):
+class ImageConfig(Component, ABC):
     """An image classifier and how it is trained."""
 
     images: ImageSet = ImageSet()
@@ -394,6 +346,7 @@ class ImageConfig(ABC):
 
     def __post_init__(self) -> None:
         """Checks the choice of an epoch, and what settings have to do with each other."""
+        super().__post_init__()
         check_choice(self, "keep", KEEPS)
         count, share, units = self.images.size[1], self.images.validation_share, self.model.units
         if self.schedule.batch_size > (most := count - round(share * count)):
@@ -411,6 +364,11 @@ class ImageConfig(ABC):
         return Window()
 
     @property
+    def order(self) -> Order | None:
+        """The order of the images; by default none, so that every epoch has one of its own."""
+        return None
+
+    @property
     def keep(self) -> str:
         """By which number on validation data the best epoch is chosen."""
         return "loss"
@@ -419,10 +377,6 @@ class ImageConfig(ABC):
     def lr_decay(self) -> float:
         """What the learning rate is multiplied with after every epoch."""
         return 1.0
-
-    def smoke(self) -> Self:
-        """A few steps on small digits."""
-        return make_small(self)
 
     def stack_key(self) -> object:
         """Everything but the images and the loss: models that differ in these alone learn side by side."""
@@ -462,22 +416,22 @@ class ImageConfig(ABC):
         All models of a stack have equally many images in each phase.
         """
         train, valid = self.split(len(data.train), seed)
+        if self.order is not None:
+            train = self.order.arrange(data.train.label, train)
         return [Phase(train, valid, torch.arange(len(data.test)))]
 
-    def look_further(self, found: Found, model: Any, data: ImageData, context: Context) -> None:  # noqa: B027
+    def look_further(self, found: Found, model: Any, data: ImageData, context: Context) -> None:
         """Adds to what was found what else there is to say of a trained model, which computes in float32."""
 
 
 @contextmanager
 def solving(model: nn.Module, solver: Solver | None) -> Iterator[None]:
     """Lets all blocks of a model use another solver meanwhile; None leaves each its own."""
-    blocks = [module for module in model.modules() if isinstance(module, PFCBlock)] if solver is not None else []
-    before = [block.solver for block in blocks]
-    for block in blocks:
-        assert solver is not None
-        block.solver = solver
+    before = {block: block.solver for block in model.modules() if isinstance(block, PFCBlock)}
+    for block, own in before.items():
+        block.solver = own if solver is None else solver
     try:
         yield
     finally:
-        for block, own in zip(blocks, before, strict=True):
+        for block, own in before.items():
             block.solver = own

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from torchpfc.data.images import ImageData
-from torchpfc.data.streams import SPLIT_PAIRS, class_tasks
+from torchpfc.data.streams import SPLIT_PAIRS
 from torchpfc.nn import MLP, PFCBlock
 from torchpfc.paper.column_pictures import learned_last, spread_out
 from torchpfc.paper.components import (
@@ -28,12 +28,9 @@ from torchpfc.paper.components import (
 from torchpfc.paper.continual_metrics import measure_tasks
 from torchpfc.paper.elastic import Anchored, ElasticMLP, importance
 from torchpfc.paper.image_run import ImageRun
-from torchpfc.paper.settings import all_settings_but, change, check_choice
+from torchpfc.paper.settings import all_settings_but, change, one_of
 from torchpfc.paper.stack_run import Found
-from torchpfc.training import Objective
-
-PROTOCOLS = ("paper", "strict")
-"""Whose validation images decide when a task ends: those of all tasks so far, or of this task alone."""
+from torchpfc.training import Evaluation, Objective
 
 FLOAT_BYTES = 4
 
@@ -49,15 +46,10 @@ class SplitMNIST(ImageConfig):
     window: Window = Window(width=15, sweep_speed=0.25)
     keep: str = "loss"
     """By which number on validation data the best epoch is chosen: loss, or accuracy, which then also stops alone."""
-    protocol: str = "paper"
+    protocol: Annotated[str, one_of("paper", "strict")] = "paper"
     """paper: the validation images of all tasks so far decide when a task ends. strict: those of this task alone."""
     joint: bool = False
     """Whether all classes are one task, as a bound on what can be hoped for."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        super().__post_init__()
-        check_choice(self, "protocol", PROTOCOLS)
 
     def stack_key(self) -> object:
         """Everything but the protocol."""
@@ -65,11 +57,7 @@ class SplitMNIST(ImageConfig):
 
     def phases(self, data: ImageData, seed: int) -> Sequence[Phase]:
         """A phase for each task."""
-        groups = [list(range(data.num_classes))] if self.joint else SPLIT_PAIRS
-        share = self.images.validation_share
-        tasks = class_tasks(data.train.label, groups, seed=seed, validation_share=share)
-        tested = [torch.isin(data.test.label, torch.tensor(task.classes)).nonzero()[:, 0] for task in tasks]
-        return [Phase(task.train, task.validation, rows) for task, rows in zip(tasks, tested, strict=True)]
+        return self.images.tasks(data, [range(data.num_classes)] if self.joint else SPLIT_PAIRS, seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,20 +76,12 @@ class OrderedMNIST(ImageConfig):
         """Everything but the order."""
         return all_settings_but(self, "order")
 
-    def phases(self, data: ImageData, seed: int) -> Sequence[Phase]:
-        """One phase, in an order that never changes."""
-        ((train, valid, test),) = super().phases(data, seed)
-        return [Phase(self.order.arrange(data.train.label, train), valid, test)]
-
 
 SPLIT_MLP = SplitMNIST(optimizer=Optimizer(lr=2e-6), model=ElasticMLP(), window=Window())
 """A perceptron that learns one task after another."""
 
-ORDERED_MLP = OrderedMNIST(
-    optimizer=Optimizer(lr=5e-7, weight_decay=0.0),
-    schedule=Schedule(batch_size=50, epochs=200, patience=5),
-    model=MLPModel(hidden_features=2600),
-    window=Window(),
+ORDERED_MLP = change(
+    OrderedMNIST(model=MLPModel(hidden_features=2600), window=Window()), lr=5e-7, weight_decay=0.0, epochs=200
 )
 """A perceptron that sees the same order in every epoch."""
 
@@ -118,9 +98,18 @@ class TasksRun(ImageRun):
         model = self.config.model
         self.penalty = model.penalty if isinstance(model, ElasticMLP) else 0.0
 
-    def looks_back(self, i: int) -> bool:
-        """Whether those of earlier tasks help to decide, as under the protocol of the paper."""
-        return bool(self.jobs[i].config.protocol == "paper")
+    def validate(self) -> Evaluation:
+        """Loss and accuracy that decide: under the protocol of the paper those on the images of earlier tasks too."""
+        back = torch.tensor([self.jobs[i].config.protocol == "paper" for i in self.members.tolist()])
+        if not (self.phase and back.any()):
+            return super().validate()
+        weights, found = [], []
+        for phase, rows in enumerate(self.sets.valid[: self.phase + 1]):
+            weights.append(rows.shape[1] * (back | (phase == self.phase)).double())
+            found.append(self.evaluate_rows(self.sets.x, self.sets.target, rows[self.members], self.members))
+        weight = torch.stack(weights)
+        loss, accuracy = (torch.stack(values) for values in zip(*found, strict=True))
+        return Evaluation((weight * loss).sum(0) / weight.sum(0), (weight * accuracy).sum(0) / weight.sum(0))
 
     def objective(self, members: Tensor) -> Objective:
         """The errors of some models and what holds the weights that earlier tasks need, where there are such tasks."""
@@ -132,7 +121,7 @@ class TasksRun(ImageRun):
 
     def look(self) -> None:
         """Measures on all tasks, keeps pictures of the columns, and what elastic weights need."""
-        self.look_at_phases()
+        super().look()
         if self.penalty and self.phase:
             self.remember_importance()
         for i, job in enumerate(self.jobs):
@@ -170,9 +159,9 @@ class TasksRun(ImageRun):
 
     def measure(self, model: nn.Module, i: int) -> Found:
         """What papers on continual learning give, and what the learner uses."""
-        record, tested = self.records[i], self.context.test
-        sizes = [len(rows) for rows in self.sets.test[2]] if tested else [rows.shape[1] for rows in self.sets.valid]
-        found = self.measure_phases(i) | measure_tasks(record.matrix, sizes, self.valid_accuracies[i].item(), tested)
+        record, sizes = self.records[i], [rows.shape[-1] for rows in self.sets.measured[2]]
+        found = self.measure_phases(i)
+        found |= measure_tasks(record.matrix, sizes, self.valid_accuracies[i].item(), self.context.test)
         found.metrics |= {"columns_used": record.columns[-1], "bytes_kept": self.bytes_kept(model, i)}
         found.curves["columns_after_task"] = record.columns[1:]
         return found
@@ -192,13 +181,6 @@ class TasksRun(ImageRun):
 
 class OrderedRun(ImageRun):
     """The training of learners in an order that never changes."""
-
-    shuffles = False
-    resets_window = True
-
-    def look(self) -> None:
-        """Measures on all images."""
-        self.look_at_phases()
 
     def measure(self, model: nn.Module, i: int) -> Found:
         """How good a learner is, and what it uses."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import chain
+from statistics import fmean
 
 from torchpfc.paper.stack_run import Found
 
@@ -34,14 +35,14 @@ def continual_metrics(matrix: Matrix, sizes: Sequence[int]) -> dict[str, float]:
         raise ValueError(f"matrix must have {count + 1} rows of {count}, got rows of {[len(row) for row in matrix]}")
     found = {
         "accuracy_of_all": math.fsum(a * n for a, n in zip(last, sizes, strict=True)) / sum(sizes),
-        "average_accuracy": math.fsum(last) / count,
+        "average_accuracy": fmean(last),
     }
     if count > 1:
         before, later = range(count - 1), range(1, count)
         found |= {
-            "forgetting": _mean([max(row[j] for row in matrix[1:]) - last[j] for j in before]),
-            "backward_transfer": _mean([last[j] - matrix[j + 1][j] for j in before]),
-            "forward_transfer": _mean([matrix[j][j] - matrix[0][j] for j in later]),
+            "forgetting": fmean(max(row[j] for row in matrix[1:]) - last[j] for j in before),
+            "backward_transfer": fmean(last[j] - matrix[j + 1][j] for j in before),
+            "forward_transfer": fmean(matrix[j][j] - matrix[0][j] for j in later),
         }
     return found
 
@@ -74,7 +75,3 @@ def measure_tasks(matrix: Matrix, sizes: Sequence[int], valid_accuracy: float, t
     metrics = {**continual_metrics(matrix, sizes), "valid_accuracy": valid_accuracy}
     final = metrics.pop("accuracy_of_all")
     return Found(metrics | ({"test_accuracy": final} if tested else {}), continual_curves(matrix, sizes))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from torchpfc.paper.closed_form import OnePass, PartsMethod, SumsMethod, run_one_pass
+from torchpfc.paper.closed_form import OnePass, run_one_pass
 from torchpfc.paper.components import PFCModel
 from torchpfc.paper.continual import ORDERED_MLP, SPLIT_MLP, OrderedMNIST, OrderedRun, SplitMNIST, TasksRun, fast
+from torchpfc.paper.one_pass_learners import PartsMethod, SumsMethod
 from torchpfc.paper.registry import Cited, Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
@@ -75,9 +76,8 @@ def _table_sweep() -> Iterator[Row]:
     """Width against speed; faster windows need more columns."""
     for width in (5, 15, 45):
         for speed, columns in ((0.125, 2000), (0.25, 2000), (0.5, 5000)):
-            yield Row(
-                f"SWEEP.{width}.{speed:g}", change(SplitMNIST(), width=width, sweep_speed=speed, num_basis=columns)
-            )
+            config = change(SplitMNIST(), width=width, sweep_speed=speed, num_basis=columns)
+            yield Row(f"SWEEP.{width}.{speed:g}", config)
 
 
 def _table_window() -> Iterator[Row]:

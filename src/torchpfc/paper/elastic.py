@@ -3,50 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchpfc.data.images import ImageData
 from torchpfc.nn import MLP
-from torchpfc.paper.components import ImageModel, MLPModel
-from torchpfc.paper.settings import check_numbers
+from torchpfc.paper.components import MLPModel
+from torchpfc.paper.settings import Amount, Count
 from torchpfc.training import Objective
 
 _ROWS_AT_ONCE = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ElasticMLP(ImageModel):
+class ElasticMLP(MLPModel):
     """A perceptron that may hold the weights that it needs."""
 
-    mlp: MLPModel = MLPModel(hidden_features=1357)
-    penalty: float = 0.0
+    hidden_features: Count = 1357
+    penalty: Amount = 0.0
     """What it costs to move weights that earlier tasks need (elastic weight consolidation); 0 lets them move."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_numbers(self, "penalty", least=0)
-
-    @property
-    def nonnegative(self) -> bool:
-        """As the perceptron."""
-        return self.mlp.nonnegative
-
-    @property
-    def units(self) -> int:
-        """Hidden units."""
-        return self.mlp.units
-
-    def build(self, data: ImageData, generator: torch.Generator) -> nn.Module:
-        """An untrained perceptron."""
-        return self.mlp.build(data, generator)
-
-    def smaller(self) -> Self:
-        """A few hidden units."""
-        return replace(self, mlp=self.mlp.smaller())
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,12 +73,11 @@ def _squared_slopes(model: MLP, x: Tensor) -> dict[str, Tensor]:
     z = model.hidden(x)
     a, slope = torch.nn.functional.gelu(z), _gelu_slope(z)
     reach = model.output.weight.square().sum(-2).unsqueeze(-2) * slope.square()  # (models, n, units)
-    count = float(x.shape[-2])
     return {
         "hidden.weight": reach.mT @ x.square(),
         "hidden.bias": reach.sum(-2),
         "output.weight": a.square().sum(-2).unsqueeze(-2).expand_as(model.output.weight),
-        "output.bias": torch.full_like(model.output.bias, count),
+        "output.bias": torch.full_like(model.output.bias, float(x.shape[-2])),
     }
 
 

@@ -46,7 +46,7 @@ class Sets:
     """The images of all models of a stack, as one set, and which of them each model learns from in each phase."""
 
     def __init__(self, jobs: Sequence[Job], context: Context, dtype: torch.dtype) -> None:
-        self._device, self._dtype = context.fabric.device, dtype
+        self._context, self._dtype = context, dtype
         self._names = [job.config.images.dataset for job in jobs]
         images = {name: job.config.images for name, job in zip(self._names, jobs, strict=True)}
         self.data: dict[str, ImageData] = {name: chosen.load(context.data_dir) for name, chosen in images.items()}
@@ -71,17 +71,18 @@ class Sets:
         places = [starts[name] for name in self._names]
         return x, target, [torch.stack([r + s for r, s in zip(rows, places, strict=True)]) for rows in self._test]
 
+    @property
+    def measured(self) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """The same of what models are measured on: test images, or those held out where tests are for later."""
+        return self.test if self._context.test else (self.x, self.target, self.valid)
+
     def _join(self, parts: Sequence[Images]) -> tuple[Tensor, Tensor, dict[str, int]]:
         """All images, their targets, and where those of each set start."""
-        x = torch.cat([images.x for images in parts])
-        classes = max(data.num_classes for data in self.data.values())
-        target = F.one_hot(torch.cat([images.label for images in parts]), classes)
+        device, classes = self._context.fabric.device, max(data.num_classes for data in self.data.values())
+        x = torch.cat([images.x for images in parts]).to(device, self._dtype)
+        target = F.one_hot(torch.cat([images.label for images in parts]), classes).to(device, self._dtype)
         starts = accumulate((len(images) for images in parts[:-1]), initial=0)
-        return (
-            x.to(self._device, self._dtype),
-            target.to(self._device, self._dtype),
-            dict(zip(self.data, starts, strict=True)),
-        )
+        return x, target, dict(zip(self.data, starts, strict=True))
 
 
 @dataclass
@@ -108,10 +109,6 @@ class ImageRun(StackRun):
     """
 
     can_be_halved = True
-    shuffles = True
-    """Whether every epoch has an order of its own."""
-    resets_window = False
-    """Whether the window starts at the first column in every epoch, instead of going on."""
 
     config: ImageConfig
     learner: GradientLearner
@@ -136,7 +133,7 @@ class ImageRun(StackRun):
         return self.learner.stack
 
     def build(self) -> GradientLearner:
-        """All models as they begin."""
+        """All models as they begin, but with windows where they were when models were at their best."""
         models = [
             job.config.model.build(self.sets.data[job.config.images.dataset], random_stream(job.seed, "weights"))
             for job in self.jobs
@@ -145,9 +142,12 @@ class ImageRun(StackRun):
         codes = None
         if inference is not None and inference.warm_codes:
             codes = WarmCodes(stack, self.sets.train[0].shape[1], gather=_gather(self.fabric))
+        optimizer = make_optimizer(stack, self.config, self.config.window)
+        if isinstance(optimizer, StackedRMSpropSLW):
+            optimizer.reset_window(self.best_positions)
         return GradientLearner(
             stack,
-            make_optimizer(stack, self.config, self.config.window),
+            optimizer,
             self.objective,
             self.fabric,
             capture=inference is None or not inference.waits,
@@ -169,35 +169,30 @@ class ImageRun(StackRun):
         return self.config.make_stopping(len(self.jobs))
 
     def source(self) -> Source:
-        """The images of the models that still learn, each in an order of its own."""
+        """The images of the models that still learn, for each in a new order unless its config has one."""
         return Batches(
             self.sets.x,
             self.sets.target,
             batch_size=self.config.schedule.batch_size,
             rows=self.sets.train[self.phase][self.members].to(self.device),
-            seeds=[self.jobs[i].seed for i in self.members.tolist()] if self.shuffles else None,
+            seeds=[self.jobs[i].seed for i in self.members.tolist()] if self.config.order is None else None,
             drop_last=True,
         )
 
-    def begin_phase(self) -> None:
-        """Puts the windows where they were when models were at their best."""
-        if isinstance(self.learner.optimizer, StackedRMSpropSLW):
-            self.learner.optimizer.reset_window(self.best_positions)
-
     def examine(self, stats: EpochStats) -> Examined:
-        """Measures on validation images: those of this phase, and of earlier ones for those who look back."""
-        loss, accuracy = self._validate()
+        """Measures on validation images."""
+        loss, accuracy = self.validate()
         return Examined(loss, accuracy, {"valid_loss": loss, "valid_accuracy": 100 * accuracy})
 
     def keep(self, better: Tensor) -> None:
-        """Remembers where windows are."""
+        """Remembers where windows are, which start anew in every epoch where all have one order."""
         optimizer = self.learner.optimizer
         if not isinstance(optimizer, StackedRMSpropSLW):
             return
         for i, position, is_better in zip(self.members.tolist(), optimizer.positions, better.tolist(), strict=True):
             if is_better:
                 self.best_positions[i] = position
-        if self.resets_window:
+        if self.config.order is not None:
             optimizer.reset_window(0.0)
 
     def without_room(self) -> Tensor:
@@ -237,36 +232,16 @@ class ImageRun(StackRun):
         prediction, reconstruction = torch.tensor(weights, device=self.device, dtype=self.dtype).unbind(1)
         return self.config.model.errors(prediction, reconstruction if reconstruction.any() else 0.0)
 
-    def looks_back(self, i: int) -> bool:
-        """Whether the validation images of earlier phases help to decide when the i-th model is to stop."""
-        return True
-
-    def _validate(self) -> tuple[Tensor, Tensor]:
-        """Loss and accuracy that decide."""
-        back = [self.looks_back(i) for i in self.members.tolist()]
-        first = 0 if any(back) else self.phase
-        weights, losses, accuracies = [], [], []
-        for phase in range(first, self.phase + 1):
-            rows = self.sets.valid[phase][self.members]
-            found = self.evaluate_rows(self.sets.x, self.sets.target, rows, self.members)
-            if first == self.phase:
-                return found.loss, found.accuracy
-            counted = torch.tensor(back) | (phase == self.phase)
-            weights.append(rows.shape[1] * counted.double())
-            losses.append(found.loss.double())
-            accuracies.append(found.accuracy)
-        weight = torch.stack(weights)
-        loss, accuracy = ((weight * torch.stack(values)).sum(0) / weight.sum(0) for values in (losses, accuracies))
-        return loss, accuracy
+    def validate(self) -> Evaluation:
+        """Loss and accuracy that decide: those on the held-out images of this phase."""
+        rows = self.sets.valid[self.phase][self.members]
+        return self.evaluate_rows(self.sets.x, self.sets.target, rows, self.members)
 
     # For runs with several phases, or one in an order that never changes
 
-    def look_at_phases(self) -> None:
+    def look(self) -> None:
         """Measures all models on the images of every phase, and how far their windows have come."""
-        if self.context.test:
-            x, target, rows_of_phases = self.sets.test
-        else:
-            x, target, rows_of_phases = self.sets.x, self.sets.target, self.sets.valid
+        x, target, rows_of_phases = self.sets.measured
         found = [100 * self.evaluate_rows(x, target, rows).accuracy for rows in rows_of_phases]
         window, units = self.config.window, self.config.model.units
         for i, record in enumerate(self.records):
@@ -281,8 +256,7 @@ class ImageRun(StackRun):
         metrics = {"epochs": sum(epochs)}
         if count := int(epochs[-1]):  # none where there was no column left
             losses, accuracies = (curves[name][-count:] for name in ("valid_loss", "valid_accuracy"))
-            badness = losses if self.config.keep == "loss" else [-value for value in accuracies]
-            best = min(range(count), key=lambda epoch: badness[epoch] if math.isfinite(badness[epoch]) else math.inf)
+            best = max(_best_epoch(losses if self.config.keep == "loss" else [-value for value in accuracies]), 1) - 1
             metrics |= {"valid_loss": losses[best], "valid_accuracy": accuracies[best]}
         images = draw_lines(record.frames, self.data.train.shape)
         return Found(metrics, {"epochs_of_phase": epochs}, images, data={self.data.name: self.data.fingerprint})
@@ -290,6 +264,9 @@ class ImageRun(StackRun):
 
 class ClassifierRun(ImageRun):
     """The training of classifiers from all images at once."""
+
+    def look(self) -> None:
+        """Waits until the end, when everything is measured."""
 
     @cached_property
     def at_best(self) -> tuple[Evaluation, Evaluation | None]:

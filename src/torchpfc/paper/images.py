@@ -136,30 +136,29 @@ def _table_1() -> Iterator[Row]:
     for key, accuracies in _TABLE_1.items():
         dataset, slack = _SETS[key]
         for size, paper in zip(_SIZES, accuracies, strict=True):
-            yield Row(
-                f"T1.{key}.{size}", change(MLPImage(), dataset=dataset, hidden_features=size), paper, slack, seeds=5
-            )
+            config = change(MLPImage(), dataset=dataset, hidden_features=size)
+            yield Row(f"T1.{key}.{size}", config, paper, slack, seeds=5)
     yield Row("T1.M.300.nonnegative", change(MLPImage(), nonnegative=True), seeds=3)
+
+
+def _by_size(table: str, key: str, accuracies: Sequence[float], config: Any, kind: str = "") -> Iterator[Row]:
+    """Rows of blocks on one set of images, with as many parts as the paper has tried."""
+    dataset, slack = _SETS[key]
+    for size, paper in zip(_SIZES, accuracies, strict=True):
+        sized = change(config, dataset=dataset, num_basis=size)
+        yield Row(f"{table}.{key}.{size}{kind}", sized, paper, slack, seeds=_SEEDS_OF_SIZE[size])
 
 
 def _table_2() -> Iterator[Row]:
     for (key, kind), accuracies in _TABLE_2.items():
-        dataset, slack = _SETS[key]
-        nonnegative, weight = kind[0] == "N", 0.5 if kind[2] == "r" else 1.0
-        for size, paper in zip(_SIZES, accuracies, strict=True):
-            config = change(
-                PFCImage(), dataset=dataset, num_basis=size, nonnegative=nonnegative, prediction_weight=weight
-            )
-            yield Row(f"T2.{key}.{size}.{kind}", config, paper, slack, seeds=_SEEDS_OF_SIZE[size])
+        config = change(PFCImage(), nonnegative=kind[0] == "N", prediction_weight=0.5 if kind[2] == "r" else 1.0)
+        yield from _by_size("T2", key, accuracies, config, f".{kind}")
 
 
 def _table_6() -> Iterator[Row]:
     for key, accuracies in _TABLE_6.items():
-        dataset, slack = _SETS[key]
-        for size, paper in zip(_SIZES, accuracies, strict=True):
-            config = change(ResidualImage(), dataset=dataset, num_basis=size)
-            yield Row(f"T6.{key}.{size}", config, paper, slack, seeds=_SEEDS_OF_SIZE[size])
-        small = change(ResidualImage(), dataset=dataset)
+        yield from _by_size("T6", key, accuracies, ResidualImage())
+        small = change(ResidualImage(), dataset=_SETS[key][0])
         yield Row(f"T6.{key}.300.x", change(small, reconstruction_weight=0.0), seeds=3)
         yield Row(f"T6.{key}.300.S", change(small, nonnegative=False), seeds=3)
 

@@ -1,17 +1,22 @@
-"""Learners that take each example once and never look back: running sums, and parts of every class."""
+"""Learners that take each example once and never look back, with their settings: running sums, and parts of classes."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Annotated, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchpfc.continual import ContinualPFC
+from torchpfc.continual import ContinualPFC, Shifts
 from torchpfc.data.images import ImageData
 from torchpfc.paper.column_pictures import IN_A_ROW, draw_images
+from torchpfc.paper.settings import Amount, Component, Count, Natural, Positive, one_of
+from torchpfc.solvers import FISTA
+from torchpfc.training import random_stream
 
 ROWS_AT_ONCE = 1000
 """Examples that are looked at together."""
@@ -187,12 +192,10 @@ class PartsLearner(Learner):
     def scores(self, x: Tensor) -> Tensor:
         """What each class explains, or what the block predicts."""
         y: Tensor
-        if not self.joint:
+        if self.joint and self.model.block is not None:
+            y = self.model.block.eval()(self.model.prepare(x))
+        else:
             y = self.model(x)
-            return y
-        if self.model.block is None:
-            return x.new_zeros(len(x), self.model.num_classes)
-        y = self.model.block.eval()(self.model.prepare(x))
         return y
 
     def bytes_kept(self) -> float:
@@ -207,3 +210,89 @@ class PartsLearner(Learner):
             return {}
         parts = torch.cat([line[:fewest] for line in lines])
         return {"parts_by_class": draw_images(parts / parts.amax(1, keepdim=True), data.train.shape, columns=fewest)}
+
+
+class Method(Component, ABC):
+    """A kind of learner."""
+
+    @abstractmethod
+    def cost(self) -> float:
+        """About how long a run may take."""
+
+    @abstractmethod
+    def make(self, data: ImageData, seed: int, device: torch.device, dtype: torch.dtype) -> Learner:
+        """A learner that knows nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumsMethod(Method):
+    """A classifier from sums over the examples: cheap, and hard to beat."""
+
+    method: Annotated[str, one_of("nearest-mean", "lda", "fourier")] = "nearest-mean"
+    """nearest-mean, lda (streaming linear discriminant analysis) or fourier (random Fourier features and ridge)."""
+    shrinkage: Positive = 1e-4
+    """Share of the identity in the covariance of lda."""
+    features: Count = 10_000
+    """How many random features there are."""
+    bandwidth: Positive = 0.5
+    """Of the random features, in median distances between examples of the first task."""
+    ridge: Positive = 0.1
+
+    def cost(self) -> float:
+        """About how long a run may take."""
+        return 2000.0 if self.method == "fourier" else 200.0
+
+    def make(self, data: ImageData, seed: int, device: torch.device, dtype: torch.dtype) -> Learner:
+        """A learner that knows nothing."""
+        sizes = data.train.x.shape[1], data.num_classes
+        if self.method == "nearest-mean":
+            return NearestMean(*sizes, device)
+        if self.method == "lda":
+            return StreamingLDA(*sizes, device, shrinkage=self.shrinkage)
+        stream = random_stream(seed, "features")
+        return FourierRidge(*sizes, device, stream, features=self.features, bandwidth=self.bandwidth, ridge=self.ridge)
+
+    def smoke(self) -> Self:
+        """A few features."""
+        return replace(self, features=50)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartsMethod(Method):
+    """`ContinualPFC`: parts of every class, made of its own examples."""
+
+    columns_per_class: Count = 135
+    l1: Amount = 0.2
+    power: Positive = 0.5
+    refine: Natural = 5
+    """Passes that make parts of means: the best of 0, 1 and 5 on validation images of Fashion-MNIST."""
+    iterations: Count = 100
+    """Steps of the solver."""
+    shift: Natural = 0
+    """Pixels by which an image may be moved to be explained better."""
+    readout: Annotated[str, one_of("residual", "joint")] = "residual"
+    """residual: the class whose parts explain an input best, each by itself. joint: all parts at once, as a block."""
+
+    def cost(self) -> float:
+        """About how long a run may take."""
+        return 5.0 * self.columns_per_class * (5 if self.shift else 1)
+
+    def make(self, data: ImageData, seed: int, device: torch.device, dtype: torch.dtype) -> Learner:
+        """A learner that knows nothing."""
+        model = ContinualPFC(
+            data.train.x.shape[1],
+            data.num_classes,
+            columns_per_class=self.columns_per_class,
+            l1=self.l1,
+            power=self.power,
+            refine=self.refine,
+            views=Shifts(data.train.shape, self.shift) if self.shift else None,
+            solver=FISTA(max_iter=self.iterations),
+            device=device,
+            dtype=dtype,
+        )
+        return PartsLearner(model, random_stream(seed, "parts"), joint=self.readout == "joint")
+
+    def smoke(self) -> Self:
+        """A few parts."""
+        return replace(self, columns_per_class=4, iterations=10, refine=min(self.refine, 1))

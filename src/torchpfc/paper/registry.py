@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -21,23 +21,18 @@ class Config(Protocol):
 
     def smoke(self) -> Config:
         """The same on tiny data for a moment: everything runs, nothing is learned."""
-        ...
 
     def stack_key(self) -> object:
         """Equal for configs whose models can be trained at once, as one stack."""
-        ...
 
     def stack_size(self) -> int:
         """How many models to train at once, at most."""
-        ...
 
     def cost(self) -> float:
         """About how long a run may take, in no particular unit."""
-        ...
 
     def shared_batch(self) -> int:
         """How many examples of a batch processes can divide among them; 1 where they cannot."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -121,7 +116,7 @@ class Experiment:
     """Trains all jobs, which share one stack key, at once."""
     presets: Mapping[str, Callable[[Any], Any]]
     """Changes of a config, by name; "paper" leaves it alone."""
-    tables: tuple[Table, ...] = field(default=())
+    tables: tuple[Table, ...] = ()
     package: str = ""
     """What it needs beside what all experiments need."""
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchpfc.checkpoint import STATE_FILE, load_checkpoint, read_json, reading, write_atomically
-from torchpfc.machine import describe_hardware, describe_versions
+from torchpfc.checkpoint import STATE_FILE, read_json, write_atomically
 from torchpfc.paper.registry import Experiment, Job
 from torchpfc.paper.results import Result, job_key, result_path
 from torchpfc.paper.settings import settings
@@ -45,28 +44,6 @@ class Context:
     tick: Callable[[float], None] = field(default=lambda share: None)
     """Told the share that is done."""
 
-    def provenance(self, stack: int = 1) -> dict[str, Any]:
-        """Versions and hardware, as a `Result` has them.
-
-        Args:
-            stack: How many models were trained at once.
-        """
-        how = {"precision": self.precision, "processes": self.fabric.world_size, "stack": stack}
-        return {"versions": describe_versions(), "hardware": describe_hardware(self.fabric.device) | how}
-
-    def resume(self, restore: Callable[[dict[str, Any]], None]) -> bool:
-        """Goes on from the checkpoint, if there is one; returns whether there was.
-
-        Args:
-            restore: Takes over what was saved.
-        """
-        state = load_checkpoint(self.folder)
-        if state is None:
-            return False
-        with reading(self.folder, "a checkpoint of these models"):
-            restore(state)
-        return True
-
 
 @dataclass(frozen=True)
 class Group:
@@ -78,8 +55,8 @@ class Group:
     @property
     def key(self) -> str:
         """The same for the same jobs."""
-        keys = [self._key(job) for job in self.jobs]
-        return hashlib.sha256("".join(keys).encode()).hexdigest()[:16]
+        keys = "".join(self._key(job) for job in self.jobs)
+        return hashlib.sha256(keys.encode()).hexdigest()[:16]
 
     @property
     def work(self) -> float:
@@ -152,12 +129,8 @@ def run_groups(
     fabric: Fabric,
     results: Path,
     *,
-    data_dir: Path | None = None,
-    test: bool = True,
-    precision: str = "tf32",
-    checkpoint_seconds: float = 60.0,
-    models: Path | None = None,
     describe: Callable[[Result], str] = lambda result: result.key,
+    **options: Any,
 ) -> list[Result]:
     """Runs all that has no result yet, and writes one file for each job.
 
@@ -168,12 +141,8 @@ def run_groups(
         groups: What to run.
         fabric: Devices and processes.
         results: Folder of the results.
-        data_dir: Folder of the data sets.
-        test: Whether to measure on test data.
-        precision: For the record.
-        checkpoint_seconds: Time between two checkpoints.
-        models: Where to keep trained models, for experiments that can.
         describe: What to print of a result.
+        options: Of every `Context`: `data_dir`, `test`, `precision`, `checkpoint_seconds` and `models`.
 
     Returns:
         What was run; the other jobs had results already.
@@ -189,7 +158,7 @@ def run_groups(
             if jobs:
                 progress.at(done, f"{group.experiment.name} ({number} of {len(groups)}, {len(jobs)} at once)")
                 part = progress.part(done, group.work)
-                context = Context(fabric, folder, data_dir, test, precision, checkpoint_seconds, models, part)
+                context = Context(fabric, folder, tick=part, **options)
                 try:
                     found = list(group.experiment.run(jobs, context))
                 except BaseException:

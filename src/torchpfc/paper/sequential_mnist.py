@@ -74,7 +74,7 @@ class Reader(ImageModel):
         """Arithmetic of an image, roughly."""
         return self.units * (1 + self.iterations / 3 if self.model == "factorized" else 1.0)
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """A small state."""
         return replace(self, num_basis=12, iterations=2)
 
@@ -109,7 +109,7 @@ class NMFReader(ImageModel):
         sizes, inference = (channels * rows, self.num_basis, data.num_classes), SliceBySlice(self.iterations)
         return NMFRNN(*sizes, inference=inference, generator=generator, **self.updates.options(self.nonnegative))
 
-    def smaller(self) -> Self:
+    def smoke(self) -> Self:
         """A small state."""
         return replace(self, num_basis=12, iterations=2)
 

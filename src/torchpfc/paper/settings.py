@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar, get_type_hints
+from functools import partial
+from typing import Annotated, Any, Self, TypeVar, get_type_hints
 
 C = TypeVar("C")
 
@@ -111,6 +112,60 @@ def check_choice(config: Any, name: str, choices: Collection[str]) -> None:
     """
     if (value := getattr(config, name)) not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def check_positive(config: Any, name: str) -> None:
+    """Refuses a setting that is not greater than 0, or not finite.
+
+    Args:
+        config: A dataclass that has it itself.
+        name: Of the setting.
+    """
+    if not 0 < (value := getattr(config, name)) < math.inf:
+        raise ValueError(f"{name} must be positive and finite, got {value}")
+
+
+Count = Annotated[int, partial(check_numbers, least=1)]
+"""1 or more."""
+Natural = Annotated[int, partial(check_numbers, least=0)]
+"""0 or more."""
+Amount = Annotated[float, partial(check_numbers, least=0)]
+"""Any number that is not negative, but infinity."""
+Share = Annotated[float, partial(check_numbers, least=0, limit=1)]
+"""From 0 to 1, and not 1 itself."""
+Positive = Annotated[float, check_positive]
+"""Any number greater than 0, but infinity."""
+
+
+def one_of(*choices: str) -> Callable[[Any, str], None]:
+    """Makes a check for `Annotated`: of a text that must be one of some words."""
+    return partial(check_choice, choices=choices)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Component:
+    """Some settings that belong together, and components that are made of others; checks each by its type.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+        ... class Training(Component):
+        ...     epochs: Count = 3
+        >>> Training(epochs=0)
+        Traceback (most recent call last):
+        ValueError: epochs must be at least 1, got 0
+    """
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        for name, hint in get_type_hints(type(self), include_extras=True).items():
+            for check in getattr(hint, "__metadata__", ()):
+                check(self, name)
+
+    def smoke(self) -> Self:
+        """The same for a run of a moment: each of its components smaller, and its own settings where that matters."""
+        parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        smaller = {name: part.smoke() for name, part in parts.items() if isinstance(part, Component)}
+        return dataclasses.replace(self, **smaller)
 
 
 def _replace(config: C, values: dict[str, Any]) -> C:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from torchpfc.checkpoint import CorruptFileError, save_checkpoint
+from torchpfc.checkpoint import CorruptFileError, load_checkpoint, reading, save_checkpoint
+from torchpfc.machine import describe_hardware, describe_versions
 from torchpfc.paper.devices import dtype_of
 from torchpfc.paper.learners import Learner, Source, share
 from torchpfc.paper.registry import Job
@@ -74,13 +75,15 @@ def make_result(experiment: str, job: Job, found: Found, context: Context, secon
         seconds: How long that took.
         stack: How many models were trained at once.
     """
+    how = {"precision": context.precision, "processes": context.fabric.world_size, "stack": stack}
     return Result(
         experiment=experiment,
         config=settings(job.config),
         seed=job.seed,
         seconds=seconds,
         **vars(found),
-        **context.provenance(stack),
+        versions=describe_versions(),
+        hardware=describe_hardware(context.fabric.device) | how,
     )
 
 
@@ -110,9 +113,12 @@ class StackRun(ABC):
         self.learner = self.build()
         self.best = BestWeights(self.learner.stack)
         self.stopping = self.make_stopping()
-        self.begin_phase()
-        if not context.resume(self._restore):
+        state = load_checkpoint(context.folder)
+        if state is None:
             self.look()
+        else:
+            with reading(context.folder, "a checkpoint of these models"):
+                self._restore(state)
         self._saved, self._save_seconds = time.monotonic(), 0.0
 
     can_be_halved = False
@@ -125,7 +131,7 @@ class StackRun(ABC):
 
     @abstractmethod
     def build(self) -> Learner:
-        """All models as they begin."""
+        """All models as they begin; where they are at their best, their weights are put into it."""
 
     def num_phases(self) -> int:
         """How many phases there are."""
@@ -153,9 +159,6 @@ class StackRun(ABC):
     def without_room(self) -> Tensor:
         """Which of the models that still learn cannot go on for another epoch."""
         return torch.zeros(len(self.members), dtype=torch.bool)
-
-    def begin_phase(self) -> None:  # noqa: B027 - most runs need none
-        """Called before the first epoch of each phase."""
 
     def look(self) -> None:  # noqa: B027 - most runs need none
         """Called before the first phase and after each, with all models of the stack at their best."""
@@ -207,7 +210,9 @@ class StackRun(ABC):
             better = self.stopping.update(found.loss, found.accuracy)
             self.best.keep(self.learner.stack, better, self.members)
             self.keep(better)
-            self._note({"train_loss": self._mean(stats.loss), **found.curves}, stats.seconds, begin)
+            # The mean over processes, each of which has seen an equal part of every batch.
+            train_loss = cast("Tensor", self.fabric.all_reduce(stats.loss.to(self.device))).cpu()
+            self._note({"train_loss": train_loss, **found.curves}, stats.seconds, begin)
             self.steps, self.step_seconds = self.steps + stats.steps, self.step_seconds + stats.seconds
             self.epoch = stats.epoch + 1
             leaving = self.stopping.stopped | self.without_room()
@@ -220,10 +225,6 @@ class StackRun(ABC):
 
     def _tick(self, epochs: float) -> None:
         self.context.tick((self.phase + min(1.0, epochs / self.num_epochs())) / self.num_phases())
-
-    def _mean(self, loss: Tensor) -> Tensor:
-        """The mean over processes, each of which has seen an equal part of every batch."""
-        return cast("Tensor", self.fabric.all_reduce(loss.to(self.device))).cpu()
 
     def _note(self, curves: Mapping[str, Tensor], seconds: float, begin: float) -> None:
         seconds += time.perf_counter() - begin
@@ -249,7 +250,6 @@ class StackRun(ABC):
         if self.phase < self.num_phases():
             self.members, self.epoch = torch.arange(len(self.jobs)), 0
             self.stopping = self.make_stopping()
-            self.begin_phase()
         else:
             self.members = self.members[:0]
         self._save()

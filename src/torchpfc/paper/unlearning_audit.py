@@ -34,7 +34,7 @@ class Forgotten:
     """
 
     def __init__(self, run: ImageRun, i: int, before: PFCBlock, never: PFCBlock | None) -> None:
-        self.run, self.job, self.record = run, run.jobs[i], run.records[i]
+        self.run, self.i, self.job, self.record = run, i, run.jobs[i], run.records[i]
         self.config: Unlearning = self.job.config
         self.objective = self.config.model.errors(*self.config.model.loss_weights())
         self.train = run.sets.train[0][i]
@@ -68,13 +68,12 @@ class Forgotten:
         found |= self._audit()
         if self.run.context.test:
             found["test_accuracy"] = found["before_accuracy"]
-            found |= self._published_range()
+            if self.config.what == "batches":
+                found |= self._published_range()
         return found
 
     def _published_range(self) -> dict[str, float]:
         """The accuracy without the columns that the published code removes, which are a few more."""
-        if self.config.what != "batches":
-            return {}
         window = self.config.window
         first = int(self.config.start * window.sweep_speed)
         last = min(int(self.config.stop * window.sweep_speed + window.width), self.config.model.num_basis - 1)
@@ -99,16 +98,13 @@ class Forgotten:
         forgotten, outside = self._examples(_some(self.rows)), self._examples(unknown)
         if config.what == "batches":
             forgotten, outside = next_label(*forgotten), next_label(*outside)
-        test = run.sets.test[:2] if run.context.test else self._examples(run.sets.valid[0][0])
+        test = run.sets.test[:2] if run.context.test else self._examples(run.sets.valid[0][self.i])
         relearning = None
         if config.relearn_steps:
             with torch.no_grad():
                 loss = self.objective(self.before, *forgotten).loss.item()
-            relearning = Relearning(
-                partial(make_optimizer, config=config, window=Window()),
-                loss=1.05 * loss,
-                max_steps=config.relearn_steps,
-            )
+            optimizing = partial(make_optimizer, config=config, window=Window())
+            relearning = Relearning(optimizing, loss=1.05 * loss, max_steps=config.relearn_steps)
         audits = audit(
             self.models,
             self.objective,

@@ -52,9 +52,7 @@ class Training:
         dtype = dtype_of(context.precision)
         self.config, self.sets = config, Sets([job], context, dtype)
         (self.data,) = self.sets.data.values()
-        block = config.model.build(self.data, random_stream(job.seed, "weights"))
-        assert isinstance(block, PFCBlock)
-        self.block = block.to(context.fabric.device, dtype)
+        self.block = config.model.build(self.data, random_stream(job.seed, "weights")).to(context.fabric.device, dtype)
         self.optimizer = RMSpropSLW(self.block.parameters(), **settings(config.optimizer), **settings(config.window))
         if config.model.nonnegative:
             keep_nonnegative(self.block, self.optimizer)

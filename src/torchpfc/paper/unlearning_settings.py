@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor
@@ -12,10 +12,8 @@ from torch import Tensor
 from torchpfc.data.images import ImageData
 from torchpfc.optim import Ledger, RMSpropSLW
 from torchpfc.paper.components import SHUFFLE_SEED, ImageConfig, Optimizer, Order, PFCModel, Phase, Schedule, Window
-from torchpfc.paper.settings import all_settings_but, check_choice, check_numbers, settings
+from torchpfc.paper.settings import Count, Natural, Share, all_settings_but, check_numbers, one_of, settings
 from torchpfc.training import random_stream
-
-WHAT = ("batches", "class", "examples")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,37 +25,32 @@ class Unlearning(ImageConfig):
     model: PFCModel = PFCModel(num_basis=3000)
     window: Window = Window(width=50, sweep_speed=2.5)
     order: Order = Order(order="fixed")
-    what: str = "batches"
+    what: Annotated[str, one_of("batches", "class", "examples")] = "batches"
     """What to forget. batches: those with wrong labels. class: one class. examples: some, scattered over all."""
-    start: int = 500
+    start: Natural = 500
     """The first batch with wrong labels, where batches are forgotten."""
     stop: int = 800
     """The batch after the last of them."""
     forgotten_class: int = 3
-    share: float = 0.01
+    share: Share = 0.01
     """Share of the examples, where examples are forgotten."""
-    relearn_steps: int = 40
+    relearn_steps: Natural = 40
     """How many steps to try to learn again what was forgotten; 0 leaves this out."""
     replay: bool = False
     """Whether to forget exactly, by a replay from a snapshot, and to compare with a training that never saw it."""
-    snapshot_every: int = 500
+    snapshot_every: Count = 500
     """Batches from one snapshot to the next."""
 
     def __post_init__(self) -> None:
         """Checks the settings."""
         super().__post_init__()
-        check_choice(self, "what", WHAT)
         check_numbers(self.window, "width", least=1)
-        check_numbers(self, "snapshot_every", least=1)
-        check_numbers(self, "start", "relearn_steps", least=0)
-        check_numbers(self, "share", least=0, limit=1)
         if self.stop <= self.start:
             raise ValueError(f"stop must be greater than start, {self.start}, got {self.stop}")
 
     def smoke(self) -> Self:
         """A few steps on small digits, and few of them to forget."""
-        least = min(self.relearn_steps, 2)
-        return replace(super().smoke(), start=2, stop=5, relearn_steps=least, snapshot_every=4)
+        return replace(super().smoke(), start=2, stop=5, relearn_steps=min(self.relearn_steps, 2), snapshot_every=4)
 
     def stack_key(self) -> object:
         """Everything but the order and what is forgotten; a replay is a training of its own."""
@@ -74,8 +67,8 @@ class Unlearning(ImageConfig):
 
     def phases(self, data: ImageData, seed: int) -> Sequence[Phase]:
         """What to learn from, in its order; a part of the validation images is never used."""
-        ((train, valid, test),) = super().phases(data, seed)
-        return [Phase(self.order.arrange(data.train.label, train), valid[: -num_strangers(len(valid))], test)]
+        (phase,) = super().phases(data, seed)
+        return [phase._replace(valid=phase.valid[: -num_strangers(len(phase.valid))])]
 
     def has_twin(self) -> bool:
         """Whether what is to be forgotten fills batches, so that a model can pass over these and miss little else."""

@@ -24,11 +24,10 @@ def make_optimizer(stack: nn.Module, config: ImageConfig, window: Window) -> Opt
         window: The window of each model; one of no width is none.
     """
     optimizer: Optimizer
-    if not window.width:
-        optimizer = RMSprop(stack.parameters(), **settings(config.optimizer))
+    if window.width:
+        optimizer = StackedRMSpropSLW(window_groups(stack), **settings(config.optimizer), **settings(window))
     else:
-        options = settings(config.optimizer) | settings(window)
-        optimizer = StackedRMSpropSLW(window_groups(stack), **options)
+        optimizer = RMSprop(stack.parameters(), **settings(config.optimizer))
     if config.model.nonnegative:
         _keep_nonnegative(stack, optimizer)
     return optimizer

@@ -69,10 +69,13 @@ def forget(
     blocks = named_blocks(model)
     widest = max(block.num_basis for block in blocks.values())
     ranges = merged(range(part.start, min(part.stop, widest)) for part in ledger.columns_of(known))
-    columns = {name: [c for part in ranges for c in part if c < block.num_basis] for name, block in blocks.items()}
+    every = [column for part in ranges for column in part]
+    columns = {
+        name: torch.tensor([c for c in every if c < block.num_basis], dtype=torch.int64, device=block.weight_x.device)
+        for name, block in blocks.items()
+    }
     if how != "reinitialize":
         _check_something_is_left(blocks, columns)
-    every = [column for part in ranges for column in part]
     others = sorted(set(ledger.batches_of(every)).difference(known))
     rows = [row for id in known if ledger.has_rows(id) for row in ledger.rows_of(id)] if examples is None else examples
     share = sum(map(len, columns.values())) / sum(block.num_basis for block in blocks.values())
@@ -123,41 +126,38 @@ def affected_batches(
 
 @torch.no_grad()
 def _forget_in_block(
-    block: PFCBlock, columns: list[int], how: How, optimizer: Optimizer | None, generator: torch.Generator | None
+    block: PFCBlock, columns: Tensor, how: How, optimizer: Optimizer | None, generator: torch.Generator | None
 ) -> None:
     if how == "remove":
-        block.remove_basis(columns, optimizer=optimizer)
+        block.remove_basis(columns.tolist(), optimizer=optimizer)
         return
-    chosen = torch.tensor(columns, dtype=torch.int64, device=block.weight_x.device)
     for weight in (block.weight_x, block.weight_y):
         weight.grad = None  # may come from what is to be forgotten
         fresh = weight.new_zeros((*weight.shape[:-1], len(columns)))
         if how == "reinitialize":
             block.draw_(fresh, generator)
-        weight.index_copy_(-1, chosen, fresh)
+        weight.index_copy_(-1, columns, fresh)
         if optimizer is not None:
             for state in state_of_columns(optimizer, weight):
-                state.index_fill_(-1, chosen, 0)
+                state.index_fill_(-1, columns, 0)
     block.reset_step_size()
 
 
 def _forget_codes(
-    codes: WarmCodes, name: str, floor: float, columns: list[int], rows: list[int], *, removed: bool
+    codes: WarmCodes, name: str, floor: float, columns: Tensor, rows: list[int], *, removed: bool
 ) -> None:
     held = codes.state_dict()  # the codes themselves: what is put here is used from the next batch on
     code = held[name]
-    chosen = torch.tensor(columns, dtype=torch.int64, device=code.device)
-    code.index_fill_(-1, chosen, floor)
+    code.index_fill_(-1, columns, floor)
     code.index_fill_(-2, torch.tensor(rows, dtype=torch.int64, device=code.device), floor)
     if removed:
-        kept = torch.ones(code.shape[-1], dtype=torch.bool, device=code.device).index_fill_(0, chosen, False)
+        kept = torch.ones(code.shape[-1], dtype=torch.bool, device=code.device).index_fill_(0, columns, False)
         held[name] = code[..., kept]
 
 
-def _check_something_is_left(blocks: Mapping[str, PFCBlock], columns: Mapping[str, list[int]]) -> None:
+def _check_something_is_left(blocks: Mapping[str, PFCBlock], columns: Mapping[str, Tensor]) -> None:
     for name, block in blocks.items():
-        gone = torch.tensor(columns[name], dtype=torch.int64, device=block.weight_x.device)
-        if not block.weight_x.detach().index_fill(-1, gone, 0).any():
+        if not block.weight_x.detach().index_fill(-1, columns[name], 0).any():
             raise ValueError(
                 f"the columns to forget must leave at least one in every block, got all {block.num_basis} of "
                 f"{name or 'the block'}; training without a window writes every column: use how='reinitialize' to "

@@ -37,6 +37,11 @@ class _Moment(NamedTuple):
     last_id: int
     """The last batch of the epoch."""
 
+    @property
+    def rest(self) -> range:
+        """The batches that were to come in the epoch."""
+        return range(self.next_id, self.last_id + 1)
+
 
 class Snapshots:
     """The states that a training went through, so that it can go back to one and on without some of the data.
@@ -88,22 +93,20 @@ class Snapshots:
         self._states: dict[int, Any] = {}  # in memory: by the step
         self._skipped: set[int] = set()
         self._examples: set[int] = set()
-        self._steps = 0
+        self.steps = 0
+        """How many batches have come so far, learned or skipped."""
         self._resume: _Moment | None = None
-        self._found = False  # snapshots of an earlier process that nobody has gone back to yet
         ledger.watch(optimizer)
         if folder is not None and (folder / INDEX_FILE).exists():
-            self._load_index(folder / INDEX_FILE)
+            index = read_json(folder / INDEX_FILE)
+            self._skipped, self._examples = set(index["skipped"]), set(index["examples"])
+            self._moments = [_Moment(*moment) for moment in index["moments"]]
+        self._found = bool(self._moments)  # snapshots of an earlier process that nobody has gone back to yet
 
     @property
     def epoch(self) -> int:
         """The epoch to go on at: 0, or after a `rewind` that of the snapshot, until it has begun."""
         return 0 if self._resume is None else self._resume.epoch
-
-    @property
-    def steps(self) -> int:
-        """How many batches have come so far, learned or skipped."""
-        return self._steps
 
     @property
     def taken_at(self) -> list[int]:
@@ -152,27 +155,22 @@ class Snapshots:
             raise RuntimeError("there must be a snapshot before what is to be forgotten, got none")
         self._pass_over(batches, examples)
         # An epoch needs a batch to learn from: where all the rest of it is to be skipped, start a little earlier.
-        moment = next((moment for moment in reversed(until) if not self._all_skipped(moment)), until[0])
+        moment = next((m for m in reversed(until) if not self._skipped.issuperset(m.rest)), until[0])
         self._restore(moment)
-        self._resume, self._steps, self._found = moment, moment.step, False
+        self._resume, self.steps, self._found = moment, moment.step, False
         later = [other for other in self._moments if other.step > moment.step]
         self._moments = [other for other in self._moments if other.step <= moment.step]
         self._save_index()  # first, so that a process which ends here leaves nothing that names a deleted file
         for other in later:
-            self._delete(other)
+            if self.folder is None:
+                del self._states[other.step]
+            else:
+                shutil.rmtree(self._folder_of(other))
         return moment.step
 
     def _pass_over(self, batches: Iterable[int], examples: Iterable[int] | Tensor) -> None:
         self._skipped.update(int(id) for id in batches)
         self._examples.update(int(row) for row in examples)
-
-    def _all_skipped(self, moment: _Moment) -> bool:
-        rest = range(moment.next_id, moment.last_id + 1)
-        return all(id in self._skipped for id in rest)
-
-    def _taken(self, step: int) -> bool:
-        """Whether there is a snapshot of this step: the one that a rewind has led to."""
-        return bool(self._moments) and self._moments[-1].step == step
 
     def _rows_left(self, id: int, rows: Tensor) -> Tensor:
         """What is left of a batch, on the CPU; possibly nothing."""
@@ -210,12 +208,6 @@ class Snapshots:
         for name, item in self.also.items():
             _put_back(item, state["also"][name])
 
-    def _delete(self, moment: _Moment) -> None:
-        if self.folder is None:
-            del self._states[moment.step]
-        else:
-            shutil.rmtree(self._folder_of(moment))
-
     def _folder_of(self, moment: _Moment) -> Path:
         assert self.folder is not None
         return self.folder / f"{moment.step:08d}"
@@ -228,12 +220,6 @@ class Snapshots:
                 "moments": [list(moment) for moment in self._moments],
             }
             write_atomically(self.folder / INDEX_FILE, json.dumps(index) + "\n")
-
-    def _load_index(self, path: Path) -> None:
-        index = read_json(path)
-        self._skipped, self._examples = set(index["skipped"]), set(index["examples"])
-        self._moments = [_Moment(*moment) for moment in index["moments"]]
-        self._found = bool(self._moments)
 
 
 class Followed:
@@ -253,7 +239,7 @@ class Followed:
         kept, stream = self._snapshots, self._stream
         ids = self._ids()
         for id in ids:
-            if kept.steps % kept.every == 0 and not kept._taken(kept.steps):
+            if kept.steps % kept.every == 0 and kept.steps not in kept.taken_at:  # as after a rewind
                 kept._take(_Moment(kept.steps, kept.ledger.steps, stream.epoch, id, ids[-1]))
             rows = kept._rows_left(id, stream.rows_of(id))
             if len(rows):
@@ -261,7 +247,7 @@ class Followed:
                     yield stream.take(rows)
             elif isinstance(kept.optimizer, WindowedOptimizer):
                 kept.optimizer.skip()
-            kept._steps += 1
+            kept.steps += 1
 
     def _ids(self) -> range:
         """The batches of this epoch, or the rest of it from where a rewind has led."""
