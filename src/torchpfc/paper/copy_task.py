@@ -18,7 +18,7 @@ from torchpfc.paper.recurrent_run import NetworkRun, SideBySide
 from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
-from torchpfc.paper.settings import change, check_choice, check_numbers
+from torchpfc.paper.settings import Count, change, check_choice
 from torchpfc.paper.stack_run import Examined, Found
 from torchpfc.training import EpochStats, random_stream
 
@@ -38,18 +38,18 @@ class CopyConfig(SideBySide):
     """Without backpropagation; its range of weights counts with it too, and is that of first states without."""
     optimizer: Optimizer = Optimizer(lr=5e-5, weight_decay=0.0)
     """With backpropagation."""
-    batch_size: int = 256
-    steps: int = 20_000
+    batch_size: Count = 256
+    steps: Count = 20_000
     """The most batches to learn from."""
-    validate_every: int = 200
-    valid_batches: int = 100
+    validate_every: Count = 200
+    valid_batches: Count = 100
     tolerance: float = 0.0
     """Share of symbols that may be wrong when a network counts as perfect."""
 
     def __post_init__(self) -> None:
         """Checks the settings."""
+        super().__post_init__()
         check_choice(self.network, "model", ("nmf", *NETWORKS))
-        check_numbers(self, "batch_size", "steps", "validate_every", "valid_batches", least=1)
 
     @property
     def backpropagates(self) -> bool:

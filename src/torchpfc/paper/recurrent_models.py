@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchpfc.nmf import ColumnCap, MeanOfMax, Normalization
 from torchpfc.nn import FactorizedRNN, RecurrentCoupling, VanillaRNN, record_couplings
 from torchpfc.nn.recurrent.slices import Slices
-from torchpfc.paper.settings import check_choice, check_numbers
+from torchpfc.paper.settings import Amount, Component, Count, one_of
 from torchpfc.solvers import FISTA
 from torchpfc.training import Scored
 
@@ -27,26 +27,21 @@ NORMALIZATIONS: dict[str, Normalization | None] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class Network(Component):
     """Settings of networks that learn by backpropagation; copying takes them without it too."""
 
     model: str = "factorized"
     """Which network: factorized, vanilla, lstm or gru."""
-    num_basis: int = 100
+    num_basis: Count = 100
     """Size of the state."""
     nonnegative: bool = True
     """Whether the weights of a factorized network are to stay non-negative."""
     bptt: bool = True
     """Whether gradients pass from slice to slice; an LSTM and a GRU always let them."""
-    iterations: int = 10
+    iterations: Count = 10
     """Steps of the solver of a factorized network in each slice."""
-    reconstruction_weight: float = 1.0
+    reconstruction_weight: Amount = 1.0
     """What the errors of its last states and inputs count."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_numbers(self, "num_basis", "iterations", least=1)
-        check_numbers(self, "reconstruction_weight", least=0)
 
     def build(
         self, input_size: int, output_size: int, generator: torch.Generator, *, init_high: float | None = None
@@ -75,21 +70,17 @@ class Network:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Updates:
+class Updates(Component):
     """Settings of networks that learn without backpropagation; the defaults are those of the published code."""
 
     init_high: float = 2e-2
     """Width of the range that weights start from, which begins at 0 where they are non-negative."""
-    normalization: str = "column-cap"
+    normalization: Annotated[str, one_of(*NORMALIZATIONS)] = "column-cap"
     """What keeps weights in bounds: "column-cap", the paper's "mean-of-max", or nothing, "unnormalized"."""
     rate_h: float = 0.5
     """Length of a step on the states."""
     rate_w: float = 0.5
     """Length of a step on the weights."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_choice(self, "normalization", NORMALIZATIONS)
 
     def options(self, nonnegative: bool = True) -> dict[str, Any]:
         """Options of an `NMFRNN` that learns like this.

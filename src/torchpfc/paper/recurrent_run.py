@@ -7,11 +7,12 @@ from torchpfc.optim import RMSprop
 from torchpfc.paper.learners import GradientLearner
 from torchpfc.paper.recurrent_models import SequenceErrors
 from torchpfc.paper.results import Result
+from torchpfc.paper.settings import Component
 from torchpfc.paper.stack_run import Found, StackRun
 from torchpfc.training import random_stream
 
 
-class SideBySide:
+class SideBySide(Component):
     """Settings of networks that learn at once where they differ in their seed alone."""
 
     def stack_key(self) -> object:

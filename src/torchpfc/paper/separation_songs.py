@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 import torch
 
@@ -18,7 +17,7 @@ from torchpfc.data.images import data_folders
 from torchpfc.paper.components import Optimizer
 from torchpfc.paper.recurrent_models import Network
 from torchpfc.paper.recurrent_run import SideBySide
-from torchpfc.paper.settings import change, check_choice, check_numbers, settings
+from torchpfc.paper.settings import Count, Positive, change, check_positive, one_of
 from torchpfc.paper.songs import fingerprint, generate_tracks
 
 GENERATED = "generated"
@@ -30,37 +29,33 @@ FEATURES = Features()
 class SeparationConfig(SideBySide):
     """How vocals are separated; the defaults are the published ones of the factorized network."""
 
-    model: str = "factorized"
+    model: Annotated[str, one_of(*NETWORKS, "nmf", "mixture", "oracle")] = "factorized"
     """A network (factorized, vanilla), NMF frame by frame (nmf), and what to compare with: the mixture, the oracle."""
     dataset: str = GENERATED
     """Songs that are made up (generated), or the name of a data folder that has songs in `train` and `test`."""
-    num_basis: int = 1024
+    num_basis: Count = 1024
     """Size of the state; for NMF, columns of vocals and of the rest together."""
-    iterations: int = 10
+    iterations: Count = 10
     """Steps of the solver in each slice, for the factorized network."""
     optimizer: Optimizer = Optimizer(lr=5e-4, weight_decay=5e-5)
-    batch_size: int = 100
-    clip_seconds: float = 5.0
+    batch_size: Count = 100
+    clip_seconds: Positive = 5.0
     gain_per_batch: bool = False
     """Whether all clips of a batch share the gain of a stem, as in the published code, or each has its own."""
-    epochs: float = 300.0
+    epochs: Positive = 300.0
     """Length of all clips together, in lengths of the training songs."""
-    validate_every: int = 250
+    validate_every: Count = 250
     """Steps from one validation to the next."""
-    train_songs: int = 40
+    train_songs: Count = 40
     """How many to make up; folders have their own number."""
-    valid_songs: int = 8
-    test_songs: int = 10
-    song_seconds: float = 30.0
+    valid_songs: Count = 8
+    test_songs: Count = 10
+    song_seconds: Positive = 30.0
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        check_choice(self, "model", (*NETWORKS, "nmf", "mixture", "oracle"))
-        check_numbers(self, "num_basis", "iterations", "batch_size", "validate_every", least=1)
-        check_numbers(self, "train_songs", "valid_songs", "test_songs", least=1)
-        for name in ("clip_seconds", "song_seconds", "epochs", "lr"):
-            if not 0 < (value := settings(self)[name]) < math.inf:
-                raise ValueError(f"{name} must be positive and finite, got {value}")
+        super().__post_init__()
+        check_positive(self.optimizer, "lr")
         if self.model == "nmf" and self.num_basis < 2:
             raise ValueError(f"num_basis must be at least 2 for nmf, got {self.num_basis}")
 

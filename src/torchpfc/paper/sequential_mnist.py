@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Annotated, Self
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from torchpfc.paper.recurrent_run import NetworkRun, SideBySide
 from torchpfc.paper.registry import Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
-from torchpfc.paper.settings import change, check_choice, check_numbers, settings
+from torchpfc.paper.settings import Amount, Count, change, one_of, settings
 from torchpfc.paper.stack_run import Examined, Found
 from torchpfc.training import Batches, EarlyStopping, EpochStats, Objective, random_stream
 
@@ -35,15 +35,15 @@ class Reader(ImageModel):
 
     # As in `Network`, in the order in which reports name them.
     nonnegative: bool = True
-    model: str = "factorized"
-    num_basis: int = 512
+    model: Annotated[str, one_of(*NETWORKS)] = "factorized"
+    num_basis: Count = 512
     bptt: bool = True
-    iterations: int = 10
-    reconstruction_weight: float = 1.0
+    iterations: Count = 10
+    reconstruction_weight: Amount = 1.0
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        check_choice(self.network, "model", NETWORKS)
+        super().__post_init__()
         if self.model != "factorized" and (self.nonnegative or self.reconstruction_weight):
             raise ValueError(f"nonnegative and reconstruction_weight must be off for {self.model!r}, which has neither")
 
@@ -85,18 +85,18 @@ class NMFReader(ImageModel):
 
     model: str = "nmf"
     """Tells it from the other networks of the table; there is no choice."""
-    num_basis: int = 512
+    num_basis: Count = 512
     nonnegative: bool = True
-    iterations: int = 25
+    iterations: Count = 25
     """Steps on the state of each slice."""
     updates: Updates = Updates(init_high=1e-2)
     """The range of the weights is that of first states too."""
 
     def __post_init__(self) -> None:
         """Checks the settings."""
+        super().__post_init__()
         if self.model != "nmf":
             raise ValueError(f"model must be nmf without backpropagation, got {self.model!r}")
-        check_numbers(self, "num_basis", "iterations", least=1)
 
     @property
     def units(self) -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from torchpfc.data.sequences import PATTERN, random_pattern
 from torchpfc.nn import NMFRNN, AllSlices, SliceBySlice
 from torchpfc.paper.components import Optimizer
 from torchpfc.paper.recurrent_models import NETWORKS, NORMALIZATIONS, Network, Updates
 from torchpfc.paper.recurrent_run import SideBySide
-from torchpfc.paper.settings import change, check_choice, check_numbers
+from torchpfc.paper.settings import Component, Count, change, check_choice, one_of
 from torchpfc.training import random_stream
 
 NUM_SYMBOLS = 4
@@ -24,20 +24,15 @@ INFERENCES = {"slice-by-slice": SliceBySlice, "all-slices": AllSlices}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repetition:
+class Repetition(Component):
     """What is learned, and how often it is seen."""
 
-    pattern: str = "published"
+    pattern: Annotated[str, one_of("published", "random")] = "published"
     """The published pattern, or a random one of the same length, another for each seed."""
-    repeats: int = MEASURED_REPEATS
+    repeats: Count = MEASURED_REPEATS
     """How often the pattern occurs in the sequence that is learned."""
-    passes: int = 410
+    passes: Count = 410
     """How often to go through the sequence."""
-
-    def __post_init__(self) -> None:
-        """Checks the settings."""
-        check_choice(self, "pattern", ("published", "random"))
-        check_numbers(self, "repeats", "passes", least=1)
 
     @property
     def passes_of_round(self) -> int:
@@ -67,26 +62,25 @@ class SequenceConfig(SideBySide):
 class RepeatingSequence(SequenceConfig):
     """Learning without backpropagation; the defaults are those of the published code."""
 
-    num_basis: int = 100
+    num_basis: Count = 100
     sequence: Repetition = Repetition()
-    starts: int = 1
+    starts: Count = 1
     """How often to begin anew, from other weights; the network of the lowest training loss counts."""
     carried: bool = False
     """Whether a pass begins in the state in which the one before ended, not in zeros."""
-    inference: str = "slice-by-slice"
+    inference: Annotated[str, one_of(*INFERENCES)] = "slice-by-slice"
     """How states are found: "slice-by-slice", or in "all-slices" at once."""
-    iterations: int = 100
+    iterations: Count = 100
     threshold: float = 5e-4
     """What each entry of a state loses in every step."""
     settling: float = 0.0
     """Share of the passes, at the end, without threshold and normalization, and with iterations of their own."""
-    final_iterations: int = 100
+    final_iterations: Count = 100
     updates: Updates = Updates()
 
     def __post_init__(self) -> None:
         """Checks the settings."""
-        check_choice(self, "inference", INFERENCES)
-        check_numbers(self, "num_basis", "starts", "iterations", "final_iterations", least=1)
+        super().__post_init__()
         if not 0 <= self.settling <= 1:
             raise ValueError(f"settling must be from 0 to 1, got {self.settling}")
 
@@ -125,6 +119,7 @@ class TrainedSequence(SequenceConfig):
 
     def __post_init__(self) -> None:
         """Checks the settings."""
+        super().__post_init__()
         check_choice(self.network, "model", NETWORKS)
 
     def smoke(self) -> Self:
