@@ -9,6 +9,7 @@ from torchpfc.audio import (
     Audio,
     ClipSampler,
     Track,
+    all_clips,
     find_musdb,
     find_tracks,
     load_track,
@@ -167,6 +168,14 @@ def test_long_songs_are_drawn_more_often() -> None:
 def test_bad_settings_of_clips(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ClipSampler(**({"tracks": [numbered(50)], "samples": 5} | settings))
+
+
+def test_a_song_is_cut_into_clips() -> None:
+    clips = all_clips([numbered(14), numbered(50)], samples=7)
+    assert clips.vocals.shape == (2 + 7, 7) and clips.vocals[2:, 0].tolist() == clips.vocals[2:, 0].sort()[0].tolist()
+    torch.testing.assert_close(clips.mixture, clips.vocals * 1111)
+    with pytest.raises(ValueError, match="tracks must have at least 15 samples, got 14 in song; take shorter clips"):
+        all_clips([numbered(50), numbered(14)], samples=15)
 
 
 def test_no_clips() -> None:

@@ -12,8 +12,10 @@ from torchpfc.audio import (
     Features,
     NMFSeparator,
     Track,
+    all_clips,
     feature_mse,
     find_tracks,
+    hear,
     load_separator,
     separate,
     write_audio,
@@ -36,7 +38,7 @@ from torchpfc.paper.separation_measures import (
     measure,
     measure_error,
 )
-from torchpfc.paper.separation_songs import FEATURES, SeparationConfig, all_clips, hear, load_songs
+from torchpfc.paper.separation_songs import FEATURES, SeparationConfig, load_songs
 from torchpfc.paper.settings import change
 from torchpfc.paper.songs import generate_track, generate_tracks
 

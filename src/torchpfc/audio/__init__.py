@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from torchpfc.audio.clips import Clips, ClipSampler
+from torchpfc.audio.clips import Clips, ClipSampler, all_clips, hear
 from torchpfc.audio.features import Features, StreamingAnalysis, StreamingSynthesis
 from torchpfc.audio.files import Audio, AudioReader, AudioWriter, read_audio, write_audio
 from torchpfc.audio.masks import apply_mask, oracle_mask, soft_mask
@@ -42,11 +42,13 @@ __all__ = [
     "StreamingSynthesis",
     "Track",
     "TrackScores",
+    "all_clips",
     "apply_mask",
     "bss_eval",
     "feature_mse",
     "find_musdb",
     "find_tracks",
+    "hear",
     "load_separator",
     "load_track",
     "load_tracks",

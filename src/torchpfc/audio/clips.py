@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchpfc.audio.features import Features
 from torchpfc.audio.stems import STEMS, Track
 from torchpfc.solvers.checks import check_at_least_one
 
@@ -63,11 +64,7 @@ class ClipSampler:
         for track in self.tracks:
             if len(track.vocals) != 1:
                 raise ValueError(f"tracks must have one channel, got {len(track.vocals)} in {track.name}")
-            if len(track) < self.samples:
-                raise ValueError(
-                    f"tracks must have at least {self.samples} samples, got {len(track)} in {track.name}; "
-                    "take shorter clips"
-                )
+            _check_length(track, self.samples)
         if len({track.rate for track in self.tracks}) > 1:
             raise ValueError(f"tracks must have one rate, got {sorted({track.rate for track in self.tracks})}")
 
@@ -100,3 +97,45 @@ class ClipSampler:
         songs = torch.searchsorted(ends, drawn, right=True)
         starts = drawn - (ends - rooms)[songs]
         return list(zip(songs.tolist(), starts.tolist(), strict=True))
+
+
+def all_clips(tracks: Sequence[Track], samples: int) -> Clips:
+    """Every song cut into clips, one after the other; what is left at an end is left out.
+
+    Args:
+        tracks: The songs, of one channel.
+        samples: Samples of a clip.
+
+    Raises:
+        ValueError: Where a song is shorter than a clip.
+
+    Example:
+        >>> song = Track("song", {name: torch.ones(1, 50) for name in STEMS}, 44_100)
+        >>> all_clips([song, song], samples=20).mixture.shape
+        torch.Size([4, 20])
+    """
+    for track in tracks:
+        _check_length(track, samples)
+    cut = [
+        Clips(*(part[0].float().unfold(0, samples, samples) for part in (track.mixture, track.vocals)))
+        for track in tracks
+    ]
+    return Clips(*(torch.cat(parts) for parts in zip(*cut, strict=True)))
+
+
+def hear(clips: Clips, features: Features | None = None) -> Clips:
+    r"""Clips as features, each $(n, T, \text{bins})$.
+
+    Args:
+        clips: Their samples, at the rate of the features.
+        features: The settings.
+    """
+    features = Features() if features is None else features
+    return Clips(*(features.of(features.analyze(part)) for part in clips))
+
+
+def _check_length(track: Track, samples: int) -> None:
+    if len(track) < samples:
+        raise ValueError(
+            f"tracks must have at least {samples} samples, got {len(track)} in {track.name}; take shorter clips"
+        )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchpfc.audio import ClipSampler, NMFSeparator, save_separator
+from torchpfc.audio import ClipSampler, NMFSeparator, all_clips, hear, save_separator
 from torchpfc.paper.learners import Learner, Rounds, Sequences, Source
 from torchpfc.paper.recurrent_models import mean_squares
 from torchpfc.paper.recurrent_run import NetworkRun
@@ -16,7 +16,7 @@ from torchpfc.paper.registry import Experiment, Job, Ratio, Row, Table, as_publi
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
 from torchpfc.paper.separation_measures import ByModel, ByNothing, ByOracle, Method, measure, measure_error, show
-from torchpfc.paper.separation_songs import FEATURES, NETWORKS, SeparationConfig, Songs, all_clips, hear, load_songs
+from torchpfc.paper.separation_songs import FEATURES, NETWORKS, SeparationConfig, Songs, load_songs
 from torchpfc.paper.settings import change, settings
 from torchpfc.paper.stack_run import Examined, Found, make_result
 from torchpfc.training import EpochStats, random_stream

@@ -15,9 +15,11 @@ from torchpfc.audio import (
     NMFSeparator,
     Separated,
     Track,
+    all_clips,
     apply_mask,
     bss_eval,
     feature_mse,
+    hear,
     median_scores,
     oracle_mask,
     sdr,
@@ -28,7 +30,7 @@ from torchpfc.audio import (
 from torchpfc.audio.files import Audio, encode_mp3
 from torchpfc.nn import FactorizedRNN, record_couplings
 from torchpfc.paper.drawing import LINE, draw_framed, draw_pixels
-from torchpfc.paper.separation_songs import FEATURES, Songs, all_clips, hear
+from torchpfc.paper.separation_songs import FEATURES, Songs
 from torchpfc.paper.stack_run import Found
 
 SHOWN_COLUMNS = 32

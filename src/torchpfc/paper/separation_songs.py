@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 import torch
 
-from torchpfc.audio import Clips, Features, Track, find_musdb, find_tracks
+from torchpfc.audio import Features, Track, find_musdb, find_tracks
 from torchpfc.audio.stems import load_tracks
 from torchpfc.data.formats import DataError
 from torchpfc.data.images import data_folders
@@ -167,17 +167,3 @@ def load_songs(config: SeparationConfig, data_dir: Path | None = None) -> Songs:
         for part in (files.train, held_out)
     )
     return Songs(train, valid, files.test, config)
-
-
-def hear(clips: Clips) -> Clips:
-    r"""Clips as features, each $(n, T, \text{bins})$."""
-    return Clips(*(FEATURES.of(FEATURES.analyze(part)) for part in clips))
-
-
-def all_clips(tracks: Sequence[Track], samples: int) -> Clips:
-    """Every song cut into clips, one after the other; what is left at an end is left out."""
-    cut = [
-        Clips(*(part[0].float().unfold(0, samples, samples) for part in (track.mixture, track.vocals)))
-        for track in tracks
-    ]
-    return Clips(*(torch.cat(parts) for parts in zip(*cut, strict=True)))
