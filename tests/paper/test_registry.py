@@ -75,3 +75,10 @@ def test_experiments_are_found_where_they_are_said_to_be() -> None:
         assert experiment is find_experiment(name) and experiment.name == name
     with pytest.raises(ValueError, match=r"the experiment must be one of mlp-image, .*, got 'pfc-images'"):
         find_experiment("pfc-images")
+
+
+def test_the_paper_has_83_numbers_and_two_of_them_are_tried_with_settings_of_ours_too() -> None:
+    rows = [row for each in experiments().values() for table in each.tables for row in table.rows]
+    compared = [row for row in rows if row.paper is not None]
+    assert sum(not row.ours for row in compared) == 83
+    assert [row.id for row in compared if row.ours] == ["T3.SLW.tuned", "T4.SLW.ORD.accurate"]

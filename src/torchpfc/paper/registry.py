@@ -66,6 +66,8 @@ class Row:
     """What a row in words shares with others, which stand together with it."""
     lower_is_better: bool = False
     """As for errors."""
+    ours: bool = False
+    """Whether the settings are ours, and the paper's number is that of another row."""
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,12 @@ def test_a_table_has_every_row_with_the_paper_s_number_ours_and_the_verdict():
     ]  # fmt: skip
 
 
+def test_a_verdict_on_settings_of_ours_says_so():
+    ours = Table("T", "ours", (ROWS[0], Row("A.ours", Made(num_basis=7), paper=96.83, slack=0.2, ours=True)))
+    text = part(document(result(Made(num_basis=7), 97.0), of=[experiment(ours)]), "table T")
+    assert [row[-1] for row in rows(text)] == ["not run", "met, +0.17; settings of ours"]
+
+
 def test_a_seed_leads_to_its_file_and_shows_its_number():
     seeds = f'seeds [0](r/{RUNS[3].key}.json "97.00"), [1](r/{RUNS[4].key}.json "97.10")'
     text = part(document(*RUNS), "table T")
@@ -58,7 +64,7 @@ def test_without_results_every_row_says_not_run():
     text = document()
     assert [row[-1] for row in rows(part(text, "table T"))] == ["not run"] * 4
     assert "preset" not in part(text, "table T")
-    assert "Of 3 rows with a number in the paper, 0 met, 0 missed, 3 not run." in part(text, "summary")
+    assert "Of 3 rows of the paper with a number, 0 met, 0 missed, 3 not run." in part(text, "summary")
     assert part(text, "presets") == "No row was run under both presets yet."
     assert part(text, "other runs") == "None."
     assert part(text, "figures T") == ""
@@ -89,7 +95,7 @@ def test_below_a_table_is_where_its_numbers_come_from():
 
 def test_the_summary_counts_and_adds_up():
     text = part(document(*RUNS), "summary")
-    assert "Of 3 rows with a number in the paper, 0 met, 2 missed, 1 not run." in text
+    assert "Of 3 rows of the paper with a number, 0 met, 2 missed, 1 not run." in text
     assert "Of 1 row without one, 1 run." in text
     assert "With fewer runs than its table asks for: 1 row." in text
     assert "All 7 runs took 7.0 GPU minutes (A GPU); those that shared a device count in full." in text

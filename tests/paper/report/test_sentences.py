@@ -11,7 +11,17 @@ CPU = {"gpu": None, "cpu": "a CPU"}
 def test_a_tally_says_only_what_there_is_to_say():
     compared = experiment(Table("T", "compared", ROWS[:3]))
     assert (
-        tally(Comparison(by_name(compared), [])) == "Of 3 rows with a number in the paper, 0 met, 0 missed, 3 not run."
+        tally(Comparison(by_name(compared), [])) == "Of 3 rows of the paper with a number, 0 met, 0 missed, 3 not run."
+    )
+
+
+def test_a_row_of_ours_is_counted_apart_from_those_of_the_paper():
+    rows = (*ROWS, Row("B.ours", Made(num_basis=7), paper=97.0, slack=0.2, ours=True))
+    runs = [result(ROWS[0].config), result(rows[-1].config, 97.1)]
+    assert tally(Comparison(by_name(experiment(Table("T", "compared", rows))), runs)).startswith(
+        "Of 3 rows of the paper with a number, 1 met, 0 missed, 2 not run. "
+        "Of 1 row with settings of ours for such a number, 1 met, 0 missed, 0 not run. "
+        "Of 1 row without one, 0 run."
     )
 
 

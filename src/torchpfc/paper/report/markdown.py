@@ -235,7 +235,7 @@ def _verdict(line: Line, metric: str) -> str:
         text = "" if line.row.paper is None else f"{text}, {signed(line.deciding.mean - line.row.paper, metric)}"
     judged = {preset: line.judge(sample) for preset, sample in line.samples.items()}
     others = [f"{name_preset(preset)}: {verdict}" for preset, verdict in judged.items() if verdict != line.verdict]
-    return "; ".join([text, *others])
+    return "; ".join([text, *others, *(["settings of ours"] if line.row.ours else [])])
 
 
 def _presets(comparison: Comparison, link: Link) -> str:

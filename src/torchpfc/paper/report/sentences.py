@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from torchpfc.paper.report.compare import SMALLEST_DIFFERENCE, Comparison, Sheet, Verdict, is_share
+from torchpfc.paper.report.compare import SMALLEST_DIFFERENCE, Comparison, Line, Sheet, Verdict, is_share
 from torchpfc.paper.report.words import NAMES, minutes, name_metric, plural
 from torchpfc.paper.results import Result
 
@@ -25,21 +25,25 @@ AGREE_WHEN = (
 def tally(comparison: Comparison) -> str:
     """How many rows were met, missed, run."""
     lines = [line for sheet in comparison.sheets for line in sheet.lines]
-    verdicts = Counter(line.verdict for line in lines)
-    met, missed = verdicts[Verdict.MET], verdicts[Verdict.MISSED]
-    compared = sum(line.row.paper is not None for line in lines)
-    sentences = [
-        f"Of {plural(compared, 'row')} with a number in the paper, {met} met, {missed} missed, "
-        f"{compared - met - missed} not run."
-    ]
-    if len(lines) > compared:
-        sentences.append(f"Of {plural(len(lines) - compared, 'row')} without one, {verdicts[Verdict.RUN]} run.")
+    compared = [line for line in lines if line.row.paper is not None]
+    theirs, ours = ([line for line in compared if line.row.ours == own] for own in (False, True))
+    sentences = [f"Of {plural(len(theirs), 'row')} of the paper with a number, {_count(theirs)}."]
+    if ours:
+        sentences.append(f"Of {plural(len(ours), 'row')} with settings of ours for such a number, {_count(ours)}.")
+    if len(lines) > len(compared):
+        run = sum(line.verdict is Verdict.RUN for line in lines)
+        sentences.append(f"Of {plural(len(lines) - len(compared), 'row')} without one, {run} run.")
     if short := sum(0 < len(line.results) < line.row.seeds for line in lines):
         sentences.append(f"With fewer runs than its table asks for: {plural(short, 'row')}.")
     if comparison.results:
         count, spent = plural(len(comparison.results), "run"), time_spent(comparison.results)
         sentences.append(f"All {count} took {spent}; those that shared a device count in full.")
     return " ".join(sentences)
+
+
+def _count(lines: Iterable[Line]) -> str:
+    verdicts = Counter(line.verdict for line in lines)
+    return ", ".join(f"{verdicts[one]} {one}" for one in (Verdict.MET, Verdict.MISSED, Verdict.NOT_RUN))
 
 
 def describe_sources(sheet: Sheet, known_data: Mapping[str, str]) -> str:
