@@ -494,9 +494,10 @@ def test_data_get_says_where_a_set_is(monkeypatch, capsys):
         return Path("cache")
 
     monkeypatch.setattr("torchpfc.data.download.download_images", download_images)
-    assert main(["data", "get", "mnist", "cifar10", "--data-dir", "d"]) == 0
+    monkeypatch.setattr("torchpfc.data.download.download_songs", lambda data_dir: data_dir / "songs")
+    assert main(["data", "get", "mnist", "cifar10", "musdb18-7s", "--data-dir", "d"]) == 0
     assert calls == [("mnist", Path("d")), ("cifar10", Path("d"))]
-    assert capsys.readouterr().out == "mnist is in cache\ncifar10 is in cache\n"
+    assert capsys.readouterr().out == "mnist is in cache\ncifar10 is in cache\nmusdb18-7s is in d/songs\n"
 
 
 @pytest.mark.parametrize(

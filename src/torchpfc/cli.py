@@ -165,7 +165,10 @@ def build_parser() -> argparse.ArgumentParser:
     actions = data.add_subparsers(metavar="action", required=True)
     get = actions.add_parser("get", help="download a data set")
     get.add_argument(
-        "name", nargs="+", choices=("mnist", "fashion-mnist", "cifar10"), help="one or more of %(choices)s"
+        "name",
+        nargs="+",
+        choices=("mnist", "fashion-mnist", "cifar10", "musdb18-7s"),
+        help="one or more of %(choices)s",
     )
     get.add_argument("--data-dir", type=Path, metavar="DIR", help="default: the cache folder of the user")
     get.set_defaults(run=_data_get)
@@ -315,11 +318,12 @@ def _report(results: Path, out: Path, check: bool) -> int:
 
 
 def _data_get(name: list[str], data_dir: Path | None) -> int:
-    from torchpfc.data.download import download_images
+    from torchpfc.data.download import download_images, download_songs
+    from torchpfc.data.songs import EXCERPTS
 
     with _explained():
         for each in name:
-            print(f"{each} is in {download_images(each, data_dir)}")
+            print(f"{each} is in {download_songs(data_dir) if each == EXCERPTS else download_images(each, data_dir)}")
     return 0
 
 

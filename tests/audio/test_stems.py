@@ -18,6 +18,7 @@ from torchpfc.audio import (
     write_audio,
 )
 from torchpfc.data import DataError
+from torchpfc.data.songs import excerpt_checksums
 from torchpfc.paper.songs import generate_track, generate_tracks
 
 
@@ -70,6 +71,25 @@ def test_the_layout_of_musdb(tmp_path: Path) -> None:
     assert [path.name for path in found.train] == ["A", "B"]
     assert [path.name for path in found.valid] == ["ANiMAL - Rockshow"]
     assert [path.name for path in found.test] == ["C"]
+
+
+def test_excerpts_of_which_some_are_missing_are_refused(tmp_path: Path) -> None:
+    root = tmp_path / "musdb18-7s"
+    for path in excerpt_checksums():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).touch()
+    assert [len(part) for part in find_musdb(root)] == [80, 14, 50]
+    song = root / "train" / "Young Griffo - Pennies.stem.mp4"
+    song.unlink()
+    missing = r"musdb18-7s must have the 144 excerpts of MUSDB18, got no train/Young Griffo - Pennies\.stem\.mp4"
+    with pytest.raises(DataError, match=rf"{missing}; run `torchpfc data get musdb18-7s --data-dir {tmp_path}`$"):
+        find_musdb(root)
+    write_song(song.with_name("Young Griffo - Pennies"), count=5)  # unpacked
+    assert [len(part) for part in find_musdb(root)] == [80, 14, 50]
+    for file in (root / "test").iterdir():
+        file.unlink()
+    with pytest.raises(DataError, match=r"got no test/AM Contra - Heart Peripheral\.stem\.mp4 and 49 others; run"):
+        find_musdb(root)
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

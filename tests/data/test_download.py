@@ -9,9 +9,11 @@ import struct
 import sys
 import tarfile
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from zipfile import ZipFile
 
 import numpy as np
 import pooch
@@ -19,8 +21,11 @@ import pytest
 import torch
 
 from torchpfc import progress
-from torchpfc.data import DataError, cache_folder, download, download_images, load_images
+from torchpfc.audio.stems import VALIDATION_TRACKS
+from torchpfc.data import DataError, cache_folder, download, download_images, download_songs, load_images
+from torchpfc.data import songs as data_songs
 from torchpfc.data.download import DOWNLOADS, RemoteFile
+from torchpfc.data.songs import excerpt_checksums, unpack_excerpts
 
 CONTENT = np.random.default_rng(0).bytes(200_000)
 PIECE = 60_000  # what the server named "drops" sends before it hangs up
@@ -373,3 +378,113 @@ def test_nothing_is_shown_elsewhere(offer, tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
     assert records == []
     assert logger.level == level
+
+
+# Songs
+
+
+@pytest.fixture
+def songs(site, monkeypatch):
+    """Puts an archive of two excerpts on the site."""
+    content = {"train/A.stem.mp4": CONTENT[:5000], "test/B.stem.mp4": CONTENT[5000:9000]}
+    sums = {path: hashlib.sha256(song).hexdigest() for path, song in content.items()}
+    monkeypatch.setattr(data_songs, "excerpt_checksums", lambda: sums)
+
+    def offer(*kinds, **changed):
+        site.files["songs.zip"] = changed.get("archive") or zipped(content | changed.get("songs", {}))
+        file = replace(site.file(*kinds, path="songs.zip", name="songs.zip"), sha256=None, unpack=unpack_excerpts)
+        monkeypatch.setattr(download, "EXCERPTS_ARCHIVE", file)
+        return content
+
+    return offer
+
+
+def zipped(content):
+    packed = io.BytesIO()
+    with ZipFile(packed, "w") as archive:
+        for path, song in content.items():
+            if song is not None:
+                archive.writestr(path, song)
+    return packed.getvalue()
+
+
+def below(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_songs_arrive_whole_and_once(site, songs, tmp_path):
+    content = songs("good", songs={"../evil.txt": b"not listed"})
+    assert download_songs(tmp_path / "data") == tmp_path / "data" / "musdb18-7s"
+    assert below(tmp_path) == {f"data/musdb18-7s/{path}": song for path, song in content.items()}
+    download_songs(tmp_path / "data")
+    assert len(site.requests) == 1
+
+
+def test_songs_that_are_missing_or_damaged_are_replaced(songs, tmp_path):
+    content = songs("good")
+    own = {"train/A.stem.mp4": b"half of it", "valid/mine.stem.mp4": b"mine"}
+    for path, song in own.items():
+        (tmp_path / "musdb18-7s" / path).parent.mkdir(parents=True)
+        (tmp_path / "musdb18-7s" / path).write_bytes(song)
+    download_songs(tmp_path)
+    assert below(tmp_path / "musdb18-7s") == own | content
+
+
+def test_a_lost_connection_leaves_no_songs_and_goes_on_later(site, songs, tmp_path, monkeypatch):
+    content = songs("drops", songs={"filling": CONTENT})
+    with monkeypatch.context() as patched:
+        patched.setattr(download, "MAX_ATTEMPTS", 2)
+        with pytest.raises(DataError, match=r"songs\.zip must be downloaded, got no .* lost after 120,000 bytes"):
+            download_songs(tmp_path)
+    assert left_in(tmp_path) == ["songs.zip.part"]
+    download_songs(tmp_path)
+    assert site.requests[2:] == [("drops", f"bytes={k * PIECE}-") for k in (2, 3)]
+    assert below(tmp_path / "musdb18-7s") == content
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"songs": {"test/B.stem.mp4": b"another song"}}, r"test/B\.stem\.mp4 in songs\.zip must have the SHA-256"),
+        (
+            {"songs": {"test/B.stem.mp4": None}},
+            r"songs\.zip must hold .* no item named 'test/B\.stem\.mp4'",
+        ),
+        ({"archive": CONTENT}, r"songs\.zip must be a ZIP file that can be read to its end \(File is not a zip file\)"),
+    ],
+    ids=["wrong", "missing", "no archive"],
+)
+def test_wrong_songs_are_named_and_leave_nothing_behind(changed, message, site, songs, tmp_path):
+    songs("good", "missing", **changed)
+    with pytest.raises(DataError, match=rf"got no good file \(http://\S+/good/songs\.zip: {message}") as raised:
+        download_songs(tmp_path)
+    assert "\n" not in str(raised.value) and left_in(tmp_path) == []
+    assert [kind for kind, _ in site.requests] == ["good", "missing"]
+
+
+def test_an_archive_that_could_not_be_unpacked_is_not_fetched_again(site, songs, tmp_path, monkeypatch):
+    songs("good")
+    with monkeypatch.context() as patched:
+        patched.setattr(data_songs.Path, "write_bytes", full_disk)
+        with pytest.raises(DataError, match=r"must have room for songs\.zip, got a full disk; make room"):
+            download_songs(tmp_path)
+    assert left_in(tmp_path) == ["songs.zip"]
+    download_songs(tmp_path)
+    assert len(site.requests) == 1 and left_in(tmp_path) == ["musdb18-7s"]
+    (tmp_path / "musdb18-7s" / "test" / "B.stem.mp4").unlink()
+    (tmp_path / "songs.zip").write_bytes(b"of another time")
+    download_songs(tmp_path)
+    assert len(site.requests) == 2 and left_in(tmp_path) == ["musdb18-7s"]
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_the_excerpts_of_musdb18_are_listed():
+    sums = excerpt_checksums()
+    assert [sum(path.startswith(part) for path in sums) for part in ("train/", "test/")] == [94, 50]
+    assert all(path.endswith(".stem.mp4") and re.fullmatch("[0-9a-f]{64}", sha256) for path, sha256 in sums.items())
+    assert len(set(sums.values())) == 144
+    assert {f"train/{name}.stem.mp4" for name in VALIDATION_TRACKS} <= set(sums)
+    assert all(Path(url).name == download.EXCERPTS_ARCHIVE.path for url in download.EXCERPTS_ARCHIVE.urls)

@@ -13,12 +13,10 @@ from torch import Tensor
 from torchpfc.audio.files import Audio, read_audio, write_audio
 from torchpfc.audio.resampling import resample
 from torchpfc.data.formats import DataError
+from torchpfc.data.songs import EXCERPTS, STEM_FILE, check_excerpts
 
 STEMS = ("drums", "bass", "other", "vocals")
 """The stems of a song, in the order in which stem files have them after the mixture."""
-
-STEM_FILE = ".stem.mp4"
-"""How the name of a file of MUSDB18 ends."""
 
 VALIDATION_TRACKS = frozenset(
     {
@@ -185,11 +183,13 @@ def find_musdb(root: Path) -> MusdbFiles:
     """The songs of a copy of MUSDB18 or MUSDB18-HQ, with the usual validation tracks taken out of the training set.
 
     Args:
-        root: The folder that has `train` and `test` in it.
+        root: The folder that has `train` and `test` in it. One that is called `musdb18-7s` must have all excerpts.
 
     Raises:
         DataError: Where one of these is missing or empty.
     """
+    if root.name == EXCERPTS and root.is_dir():
+        check_excerpts(root)
     train, test = find_tracks(root / "train"), find_tracks(root / "test")
     valid = [path for path in train if path.name.removesuffix(STEM_FILE) in VALIDATION_TRACKS]
     return MusdbFiles([path for path in train if path not in valid], valid, test)

@@ -1,17 +1,18 @@
-"""Downloads of the image data sets from their public addresses."""
+"""Downloads of data sets from their public addresses."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchpfc.data.formats import DataError
 from torchpfc.data.images import cache_folder
+from torchpfc.data.songs import EXCERPTS, has_sound_excerpts, unpack_excerpts
 from torchpfc.progress import Progress
 
 TIMEOUT_SECONDS = 30.0
@@ -29,13 +30,15 @@ class RemoteFile:
 
     Args:
         path: Where in the data folder it belongs.
-        sha256: Its checksum.
+        sha256: Its checksum; None for an archive of files that are checked one by one.
         urls: Addresses that have it, tried in this order.
+        unpack: Puts what it holds in its place and deletes it, or deletes it and raises a `DataError`.
     """
 
     path: str
-    sha256: str
+    sha256: str | None
     urls: tuple[str, ...]
+    unpack: Callable[[Path], None] | None = None
 
 
 def _idx_files(folder: str, mirrors: tuple[str, ...], checksums: Mapping[str, str]) -> tuple[RemoteFile, ...]:
@@ -79,7 +82,18 @@ DOWNLOADS: Mapping[str, tuple[RemoteFile, ...]] = {
         ),
     ),
 }
-"""What each data set consists of."""
+"""What each set of images consists of."""
+
+EXCERPTS_ARCHIVE = RemoteFile(
+    "MUSDB18-7-STEMS.zip",
+    None,
+    (
+        "https://github.com/sigsep/sigsep-mus-db/releases/download/v0.4.0/MUSDB18-7-STEMS.zip",  # as the package musdb
+        "https://zenodo.org/records/3270814/files/MUSDB18-7-STEMS.zip",
+    ),
+    unpack_excerpts,
+)
+"""The seven-second excerpts of MUSDB18."""
 
 
 def download_images(name: str, folder: Path | None = None) -> Path:
@@ -108,6 +122,28 @@ def download_images(name: str, folder: Path | None = None) -> Path:
     return folder / Path(DOWNLOADS[name][0].path).parts[0]
 
 
+def download_songs(folder: Path | None = None) -> Path:
+    """Downloads the seven-second excerpts of MUSDB18, which are for research only, unless they are there already.
+
+    The folder appears when all of it has arrived and the checksum of each song is right. Until then the archive grows
+    as a `.part` beside, from where a download that was interrupted goes on. Of a folder that is there, songs that are
+    missing or damaged are replaced, and all other files stay.
+
+    Args:
+        folder: The data folder to put them into, made if need be. `None` takes the cache folder.
+
+    Returns:
+        The folder `musdb18-7s`, with the songs in `train` and `test`.
+
+    Raises:
+        DataError: As `download_images` does.
+    """
+    folder = cache_folder() if folder is None else folder
+    if not has_sound_excerpts(folder / EXCERPTS):
+        _fetch(EXCERPTS_ARCHIVE, folder / EXCERPTS_ARCHIVE.path)
+    return folder / EXCERPTS
+
+
 class _Trouble(Exception):
     """Why an address did not give a file.
 
@@ -128,7 +164,7 @@ def _fetch(file: RemoteFile, target: Path) -> None:
         with Progress(1.0, target.name) as progress:
             for url in file.urls:
                 try:
-                    return _try_address(url, file.sha256, target, progress)
+                    return _try_address(url, file, target, progress)
                 except _Trouble as trouble:
                     troubles.append(f"{url}: {trouble}")
     except OSError as error:
@@ -141,21 +177,22 @@ def _fetch(file: RemoteFile, target: Path) -> None:
     raise DataError(f"{target} must be downloaded, got no good file ({'; '.join(troubles)}); {advice}")
 
 
-def _try_address(url: str, sha256: str, target: Path, progress: Progress) -> None:
+def _try_address(url: str, file: RemoteFile, target: Path, progress: Progress) -> None:
     """Asks one address for a file, again and again while that helps."""
     for attempt in range(1, MAX_ATTEMPTS + 1):
         try:
-            return _retrieve(url, sha256, target, progress)
+            return _retrieve(url, file, target, progress)
         except _Trouble as trouble:
             if not trouble.again or attempt == MAX_ATTEMPTS:
                 raise
 
 
-def _retrieve(url: str, sha256: str, target: Path, progress: Progress) -> None:
+def _retrieve(url: str, file: RemoteFile, target: Path, progress: Progress) -> None:
     import pooch
 
     part = target.with_name(f"{target.name}.part")
-    goes_on = part.exists()
+    known = f"sha256:{file.sha256}" if file.sha256 else None
+    goes_on = part.exists() or (target.exists() and not known)  # an archive that an earlier call could not unpack
 
     def download(url: str, output_file: str, _: object) -> None:
         _receive(url, part, progress)
@@ -163,7 +200,9 @@ def _retrieve(url: str, sha256: str, target: Path, progress: Progress) -> None:
 
     with _quiet(pooch.get_logger()):
         try:
-            pooch.retrieve(url, f"sha256:{sha256}", fname=target.name, path=target.parent, downloader=download)
+            pooch.retrieve(url, known, fname=target.name, path=target.parent, downloader=download)
+            if file.unpack is not None:
+                file.unpack(target)
         except ValueError as error:
             reason, _, _ = str(error).partition(". Deleted")
             # Where it went on from an earlier part, that may have been the wrong one: start from nothing.

@@ -133,7 +133,7 @@ def load_images(name: str, data_dir: Path | None = None) -> ImageData:
     try:
         parts = READERS[name][place](folder / place)
     except DataError as error:
-        raise DataError(f"{error}; replace it, or delete it and run `{_command(name, folder)}`") from None
+        raise DataError(f"{error}; replace it, or delete it and run `{download_command(name, folder)}`") from None
     return _to_tensors(name, parts, brightest=255)
 
 
@@ -151,7 +151,7 @@ def _find(name: str, data_dir: Path | None) -> tuple[Path, str]:
             if (folder / place).exists():
                 return folder, place
     tried = ", ".join(str(folder / place) for folder in folders for place in READERS[name])
-    command = _command(name, folders[-1])
+    command = download_command(name, folders[-1])
     raise DataError(f"{name} must be in a data folder, got nothing at {tried}; run `{command}` to download it")
 
 
@@ -169,7 +169,8 @@ def data_folders(data_dir: Path | None) -> list[Path]:
     return [Path(named), cache_folder()]
 
 
-def _command(name: str, folder: Path) -> str:
+def download_command(name: str, folder: Path) -> str:
+    """What to type to download a data set into a data folder."""
     return f"torchpfc data get {name}" + ("" if folder == cache_folder() else f" --data-dir {folder}")
 
 
