@@ -1,8 +1,11 @@
+import subprocess
 from importlib.metadata import files
 from pathlib import Path
 
+import av
 import pytest
 import torch
+from torch import Tensor
 
 from torchpfc.audio import (
     STEMS,
@@ -14,6 +17,7 @@ from torchpfc.audio import (
     find_tracks,
     load_track,
     load_tracks,
+    read_audio,
     unpack_stems,
     write_audio,
 )
@@ -27,6 +31,24 @@ def write_song(folder: Path, count: int = 400, channels: int = 2, rate: int = 44
         samples = torch.full((channels, count), (number + 1) / 16)
         write_audio(folder / f"{stem}.wav", Audio(samples, rate))
     return folder
+
+
+def write_stem_file(path: Path, sounds: list[Tensor], rate: int = 44_100) -> Path:
+    """A file as MUSDB18 has them: the mixture first, then each stem."""
+    with av.open(str(path), "w", format="mp4") as container:
+        layout = "mono" if len(sounds[0]) == 1 else "stereo"
+        streams = [container.add_stream("aac", rate=rate, layout=layout) for _ in sounds]
+        for stream, samples in zip(streams, sounds, strict=True):
+            frame = av.AudioFrame.from_ndarray(samples.numpy(), format="fltp", layout=layout)
+            frame.sample_rate = rate
+            for packet in [*stream.encode(frame), *stream.encode(None)]:
+                container.mux(packet)
+    return path
+
+
+def tone(hertz: float, channels: int = 2, count: int = 8_000, rate: int = 44_100) -> Tensor:
+    wave = 0.2 * torch.sin(2 * torch.pi * hertz * torch.arange(count) / rate)
+    return wave.expand(channels, -1).contiguous()
 
 
 def real_stem_file() -> Path:
@@ -118,6 +140,39 @@ def test_a_real_song_of_musdb18_is_read(tmp_path: Path) -> None:
     folder = unpack_stems(real_stem_file(), tmp_path)
     again = load_track(folder)
     assert folder.name == track.name and torch.equal(again.mixture, track.mixture)
+
+
+def test_a_real_song_is_read_as_ffmpeg_reads_it() -> None:
+    ffmpeg = pytest.importorskip(
+        "imageio_ffmpeg", reason="the program that it brings is not installed"
+    ).get_ffmpeg_exe()
+    track = load_track(real_stem_file())
+    for number, sound in enumerate((read_audio(real_stem_file()).samples, *(track.stems[stem] for stem in STEMS))):
+        command = [ffmpeg, "-v", "error", "-i", real_stem_file(), "-map", f"0:a:{number}", "-f", "f32le", "-"]
+        decoded = subprocess.run(command, capture_output=True, check=True).stdout
+        samples = torch.frombuffer(bytearray(decoded), dtype=torch.float32).reshape(-1, 2).T
+        torch.testing.assert_close(sound, samples, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("channels", "rate"), [(1, 44_100), (2, 44_100), (2, 22_050)])
+def test_stem_files_of_any_kind_are_read(channels: int, rate: int, tmp_path: Path) -> None:
+    pitches = dict(zip(STEMS, (441.0, 882.0, 1764.0), strict=False))  # the vocals are silent
+    sounds = [tone(pitches.get(stem, 0.0), channels, rate=rate) for stem in STEMS]
+    (track,) = load_tracks([write_stem_file(tmp_path / "song.stem.mp4", [sum(sounds), *sounds], rate)], mono=False)
+    assert track.name == "song" and track.rate == 44_100 and track.vocals.shape[0] == channels
+    assert not track.vocals.any()
+    for stem, hertz in pitches.items():
+        loudest = torch.fft.rfft(track.stems[stem][0, :8_000]).abs().argmax()
+        assert float(loudest) * 44_100 / 8_000 == pytest.approx(hertz, abs=6), stem
+
+
+def test_a_stem_file_without_all_stems_is_named(tmp_path: Path) -> None:
+    path = write_stem_file(tmp_path / "song.stem.mp4", [tone(440)] * 4)
+    with pytest.raises(DataError, match=r"song\.stem\.mp4 must hold at least 5 sounds, got 4"):
+        load_track(path)
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(DataError, match=r"song\.stem\.mp4 must be an audio file"):
+        load_track(path)
 
 
 def test_stems_must_fit_together() -> None:
