@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+from torchpfc.paper.claims import CLAIMS, Claim
 from torchpfc.paper.registry import Experiment, Row, Table
 from torchpfc.paper.results import Result
 from torchpfc.paper.settings import settings
@@ -30,6 +31,8 @@ class Verdict(StrEnum):
 
     MET = "met"
     MISSED = "missed"
+    OPEN = "open"
+    """It would be missed, but seeds differ by more."""
     NOT_RUN = "not run"
     RUN = "run"
     """The paper has no number to compare with."""
@@ -173,8 +176,7 @@ class Agreement:
     @property
     def two_errors(self) -> float | None:
         """Two standard errors of the difference; None where a preset was run once."""
-        errors = [sample.standard_error for sample in (self.paper, self.fast) if sample.standard_error is not None]
-        return 2 * math.hypot(*errors) if len(errors) == 2 else None
+        return two_errors(self.paper, self.fast)
 
     @property
     def allowed(self) -> float:
@@ -198,6 +200,16 @@ class Comparison:
     def sheets(self) -> list[Sheet]:
         """Every table, in the order in which they are registered."""
         return [fill(one, table, self.results) for one in self.experiments.values() for table in one.tables]
+
+    @cached_property
+    def lines(self) -> dict[str, Line]:
+        """Every row, by its id."""
+        return {line.row.id: line for sheet in self.sheets for line in sheet.lines}
+
+    @cached_property
+    def claims(self) -> list[Claim]:
+        """What the paper says in words of these rows."""
+        return [claim for claim in CLAIMS if claim.rows <= self.lines.keys()]
 
     @cached_property
     def others(self) -> list[Group]:
@@ -250,6 +262,13 @@ def _fill_row(row: Row, wanted: Mapping[str, Mapping[str, Any]], metric: str, ru
             samples[preset] = Sample(preset, found, metric)
         known.append(config)
     return Line(row, samples, frozenset(same))
+
+
+def two_errors(one: Sample, other: Sample) -> float | None:
+    """Two standard errors of the difference of two means; None where either was run once."""
+    if one.standard_error is None or other.standard_error is None:
+        return None
+    return 2 * math.hypot(one.standard_error, other.standard_error)
 
 
 def as_written(config: Any) -> dict[str, Any]:

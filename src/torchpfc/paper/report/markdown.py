@@ -6,6 +6,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from torchpfc.paper.report.claims import LEVEL_WHEN, judge_claim
 from torchpfc.paper.report.compare import Comparison, Line, Sample, Sheet, Verdict, as_written
 from torchpfc.paper.report.kinds import Figure
 from torchpfc.paper.report.layout import Wording
@@ -33,7 +34,7 @@ CAPTION = "Further measurements: means over the runs."
 Link = Callable[[Result], str]
 """The address of the file of a result."""
 
-COMMENT = re.compile(r"<!-- (end|summary|presets|other runs|(?:table|further|figures|figure) [^\n]*?) -->")
+COMMENT = re.compile(r"<!-- (end|summary|claims|presets|other runs|(?:table|further|figures|figure) [^\n]*?) -->")
 END = "end"
 
 INTRODUCTION = """\
@@ -64,6 +65,7 @@ def write_document(
     places = set(COMMENT.findall(text))
     parts = {
         "summary": _summary(comparison),
+        "claims": _claims(comparison),
         "presets": _presets(comparison, link),
         "other runs": _others(comparison, link),
     }
@@ -108,7 +110,8 @@ def fill_places(text: str, parts: Mapping[str, str]) -> str:
 def _skeleton(comparison: Comparison) -> str:
     sections = "".join(f"{_section(sheet)}\n" for sheet in comparison.sheets)
     ending = f"## Fast and paper presets\n\n{_place('presets')}\n## Other runs\n\n{_place('other runs')}"
-    return f"{INTRODUCTION}{_place('summary')}\n{sections}{ending}"
+    claims = f"## What the paper says in words\n\n{_place('claims')}\n" if comparison.claims else ""
+    return f"{INTRODUCTION}{_place('summary')}\n{claims}{sections}{ending}"
 
 
 def _section(sheet: Sheet) -> str:
@@ -130,6 +133,19 @@ def _summary(comparison: Comparison) -> str:
     rows = list_machines(comparison.results)
     table = _grid(["hardware", "torch", "precision", "runs", "minutes"], rows, words=3) if rows else ""
     return paragraphs(tally(comparison), table, MET_WHEN)
+
+
+def _claims(comparison: Comparison) -> str:
+    """What the paper says in words, and whether rows bear it out."""
+    if not comparison.claims:
+        return ""
+    rows = []
+    for claim in comparison.claims:
+        found = judge_claim(claim, comparison.lines)
+        words = f"**{claim.otherwise}**" if found.verdict is Verdict.MISSED else str(found.verdict)
+        partly = "" if found.complete or found.verdict is not Verdict.MET else ", as far as run"
+        rows.append([f"`{claim.id}`", claim.said, claim.met_when, found.found, f"{words}{partly}"])
+    return paragraphs(_grid(["claim", "the paper says", "met when", "found", "verdict"], rows, words=5), LEVEL_WHEN)
 
 
 def _table(sheet: Sheet, known_data: Mapping[str, str], link: Link) -> str:
