@@ -20,6 +20,7 @@ from torchpfc.nn import (
     ResidualPFC,
     VanillaRNN,
     attend,
+    count_use,
     keep_nonnegative,
     reconstruction_loss,
     record_couplings,
@@ -29,6 +30,7 @@ from torchpfc.nn import (
     warm_couplings,
 )
 from torchpfc.optim import (
+    ColumnRates,
     ColumnsExhausted,
     Factorization,
     Ledger,
@@ -64,6 +66,7 @@ __all__ = [
     "NMFRNN",
     "ActiveSet",
     "Attention",
+    "ColumnRates",
     "ColumnsExhausted",
     "Completion",
     "ContinualPFC",
@@ -92,6 +95,7 @@ __all__ = [
     "Windowed",
     "__version__",
     "attend",
+    "count_use",
     "explain",
     "factorize",
     "forget",

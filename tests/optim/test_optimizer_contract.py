@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torchpfc.optim import RMSprop, RMSpropSLW, Windowed
+from torchpfc.optim import Age, ColumnRates, RMSprop, RMSpropSLW, Windowed
 
 MAKERS: dict[str, Callable[..., Optimizer]] = {
     "RMSprop": lambda params: RMSprop(params, lr=0.01, weight_decay=1e-3),
     "RMSpropSLW": lambda params: RMSpropSLW(params, lr=0.01, weight_decay=1e-3, width=4, sweep_speed=0.3),
     "Windowed Adam": lambda params: Windowed(torch.optim.Adam(params, lr=0.01), width=4, sweep_speed=0.3),
     "Windowed SGD": lambda params: Windowed(torch.optim.SGD(params, lr=0.01, momentum=0.9), width=4, sweep_speed=0.3),
+    "ColumnRates Adam": lambda params: ColumnRates(torch.optim.Adam(params, lr=0.01), half_after=3, measure=Age()),
 }
+COUNTS = ("use", "seen")  # lists of tensors
 every_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 
 
@@ -47,7 +49,10 @@ def assert_same(ours: Optimizer, theirs: Optimizer) -> None:
         for key, value in ours.state[p].items():
             assert torch.equal(value, theirs.state[q][key]), key
     for group, other in zip(ours.param_groups, theirs.param_groups, strict=True):
-        assert {**group, "params": None} == {**other, "params": None}
+        apart = dict.fromkeys(("params", *COUNTS))
+        assert {**group, **apart} == {**other, **apart}
+        for key in COUNTS:
+            assert all(map(torch.equal, group.get(key, ()), other.get(key, ())))
 
 
 def saved_and_loaded(state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -143,9 +148,9 @@ def test_clearing_the_state_is_a_fresh_start(make: Callable[..., Optimizer]) -> 
     optimizer.state.clear()
 
     fresh = make([torch.nn.Parameter(p.detach().clone()) for p in parameters(optimizer)])
-    for key in ("position", "window"):  # the window carries on
+    for key in ("position", "window", *COUNTS):  # the window carries on, and so does use
         if key in optimizer.param_groups[0]:
-            fresh.param_groups[0][key] = optimizer.param_groups[0][key]
+            fresh.param_groups[0][key] = copy.deepcopy(optimizer.param_groups[0][key])
     learn(optimizer, range(5, 8))
     learn(fresh, range(5, 8))
     assert_same(optimizer, fresh)

@@ -8,7 +8,7 @@ from torchpfc.nn.block import Coupling, PFCBlock
 from torchpfc.nn.completion import Completion
 from torchpfc.nn.constraints import keep_nonnegative
 from torchpfc.nn.mlp import MLP
-from torchpfc.nn.recording import reconstruction_loss, record_couplings, warm_couplings
+from torchpfc.nn.recording import count_use, reconstruction_loss, record_couplings, warm_couplings
 from torchpfc.nn.recurrent import (
     NMFRNN,
     AllSlices,
@@ -38,6 +38,7 @@ __all__ = [
     "SliceBySlice",
     "VanillaRNN",
     "attend",
+    "count_use",
     "keep_nonnegative",
     "reconstruction_loss",
     "record_couplings",

@@ -1,14 +1,17 @@
-"""Seeing every coupling of a model, starting it where the last one ended, and the loss of reconstructions."""
+"""Seeing every coupling of a model, counting its codes, starting it where it ended, and the loss of reconstructions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchpfc.nn.block import Coupling, PFCBlock
+from torchpfc.optim.column_rates import ColumnRates
 
 Couplings = dict[str, list[Coupling]]
 
@@ -73,6 +76,36 @@ def warm_couplings(model: nn.Module, starts: Mapping[str, Tensor]) -> Iterator[N
     finally:
         for name in starts:
             blocks[name].warm_start = None
+
+
+def count_use(model: nn.Module, optimizer: ColumnRates) -> None:
+    """Tells an optimizer with rates of columns of every code that a model learns from.
+
+    Codes of a model in evaluation mode, and those found without gradients, are not counted. A copy of the model tells
+    nobody: call this again for it and its optimizer.
+
+    Args:
+        model: Any module that contains PFC blocks, or one itself.
+        optimizer: The optimizer of the weights of all of them.
+
+    Example:
+        >>> from torchpfc import ColumnRates, PFCBlock, RMSprop
+        >>> block = PFCBlock(8, 3, num_basis=5)
+        >>> optimizer = ColumnRates(RMSprop(block.parameters()))
+        >>> count_use(block, optimizer)
+        >>> for _ in range(3):
+        ...     block(torch.rand(4, 8)).sum().backward()
+        ...     optimizer.step()
+        >>> round(optimizer.use(block.weight_x).mean().item(), 4)
+        3.0
+    """
+
+    def watch(block: PFCBlock, coupling: Coupling) -> None:
+        if block.training and torch.is_grad_enabled():
+            optimizer.observe(coupling.h, (block.weight_x, block.weight_y))
+
+    for block in named_blocks(model).values():
+        block.watchers.append(partial(watch, block))
 
 
 def named_blocks(model: nn.Module) -> dict[str, PFCBlock]:

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torchpfc.optim.column_rates import ColumnRates
+
 
 def resize_state(
     optimizer: Optimizer, parameter: Tensor, old_shape: torch.Size, resize: Callable[[Tensor], Tensor]
 ) -> None:
-    """Apply a change of shape to all state that an optimizer keeps for each weight of a parameter.
+    """Apply a change of shape to all state that an optimizer keeps for each weight or column of a parameter.
 
     State of any other shape (Adam's step count, say) stays as it is, and so does a parameter without state.
 
@@ -34,3 +36,5 @@ def resize_state(
     for key, value in state.items():
         if isinstance(value, Tensor) and value.shape == old_shape:
             state[key] = resize(value)
+    if isinstance(optimizer, ColumnRates):
+        optimizer.resize_use(parameter, resize)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from torchpfc.optim.column_rates import ColumnRates
 from torchpfc.optim.gradients import parameters_with_gradient
 from torchpfc.optim.window import SlidingWindow
 
@@ -284,6 +285,8 @@ def _write_back(state: dict[str, Any], key: str, value: Any, p: Tensor, columns:
 def _check_wrappable(optimizer: Optimizer) -> None:
     if isinstance(optimizer, WindowedOptimizer):
         raise TypeError(f"optimizer must not have a window already, got {type(optimizer).__name__}")
+    if isinstance(optimizer, ColumnRates):
+        raise TypeError("optimizer must not have rates of columns, got ColumnRates")
     if isinstance(optimizer, _UNFIT):
         raise TypeError(
             "optimizer must change each weight by its own gradient and by state that starts at zero, "

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchpfc.nn.recording import named_blocks
+from torchpfc.optim import ColumnRates
 
 
 def keep_forgotten(model: nn.Module, optimizer: Optimizer) -> Keeper:
@@ -85,6 +86,7 @@ _KEEPERS: WeakKeyDictionary[Optimizer, Keeper] = WeakKeyDictionary()
 
 
 def state_of_columns(optimizer: Optimizer, weight: Tensor) -> list[Tensor]:
-    """All state that an optimizer keeps for each weight."""
+    """All state that an optimizer keeps for each weight, or for each column."""
     state = optimizer.state.get(weight, {})
-    return [value for value in state.values() if isinstance(value, Tensor) and value.shape == weight.shape]
+    counts = optimizer.counts(weight) if isinstance(optimizer, ColumnRates) else []
+    return [value for value in state.values() if isinstance(value, Tensor) and value.shape == weight.shape] + counts
