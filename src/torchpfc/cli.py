@@ -187,10 +187,23 @@ def build_parser() -> argparse.ArgumentParser:
     forgetting.add_argument("--data-dir", type=Path, metavar="DIR", help="of a replay; default: as for run")
     forgetting.set_defaults(run=_forget)
 
-    separation = commands.add_parser("separate", help="write the vocals and the accompaniment of a song as WAV files")
-    separation.add_argument("song", type=Path, metavar="SONG", help="an audio file, such as song.wav")
-    separation.add_argument("--model", type=Path, required=True, metavar="DIR", help="folder with a separation model")
-    separation.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write; made if need be")
+    separation = commands.add_parser(
+        "separate",
+        help="write the vocals and the accompaniment of a song as WAV files",
+        description="Write the vocals and the accompaniment of a song as WAV files, or make a model that can.",
+    )
+    separation.add_argument("song", type=Path, nargs="?", metavar="SONG", help="an audio file, such as song.wav")
+    separation.add_argument(
+        "--model", type=Path, required=True, metavar="DIR", help="folder with a separation model, or for a new one"
+    )
+    separation.add_argument("--out", type=Path, metavar="DIR", help="where to write the parts; made if need be")
+    separation.add_argument(
+        "--train",
+        type=Path,
+        metavar="DIR",
+        help="make the model, from a folder of songs: TRACK/{vocals,drums,bass,other}.wav or TRACK.stem.mp4",
+    )
+    separation.add_argument("--seed", type=_seed, metavar="N", help="of the model that is made; default: 0")
     separation.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     separation.set_defaults(run=_separate)
 
@@ -360,26 +373,50 @@ def _replay(model: Path, saved: SavedModel, how: How, device: str, **options: An
     return forget_exactly(model, saved, fabric=fabric, **options)
 
 
-def _separate(song: Path, model: Path, out: Path, device: str) -> int:
+def _separate(
+    song: Path | None, model: Path, out: Path | None, train: Path | None, seed: int | None, device: str
+) -> int:
     import torch
-
-    from torchpfc.audio import load_separator, separate_file
-    from torchpfc.progress import Progress
 
     if device not in ("cpu", "cuda"):
         raise _Problem(f"--device must be cpu or cuda, got {device!r}")
     if device == "cuda" and not torch.cuda.is_available():
         raise _Problem("--device must be cpu, got cuda, but PyTorch finds no GPU here")
-    if out.exists() and not out.is_dir():
-        raise _Problem(f"--out must be a folder, got the file {out}")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # products of a slice are small: threads bring little, and wait where others work as well
     try:
-        with _explained(), Progress(1.0, f"Separating {song.name}") as progress:
-            separator, features, _ = load_separator(model)
-            files = separate_file(song, out, separator.to(device), features, tell=progress.at)
+        if train is not None:
+            return _train_separator(song, model, out, train, seed or 0, device)
+        return _separate_song(song, model, out, seed, device)
     finally:
         torch.set_num_threads(threads)
+
+
+def _train_separator(song: Path | None, model: Path, out: Path | None, train: Path, seed: int, device: str) -> int:
+    from torchpfc.audio import train_separator
+
+    if song is not None or out is not None:
+        raise _Problem("SONG and --out must be left out with --train, which makes a model and separates nothing")
+    with _explained():
+        made = train_separator(train, model, seed=seed, device=device)
+    print(f"wrote {model}: error on validation songs {made.valid_mse:.5f} after {made.steps:,} steps, the lowest")
+    print(f"next: torchpfc separate song.wav --model {model} --out parts")
+    return 0
+
+
+def _separate_song(song: Path | None, model: Path, out: Path | None, seed: int | None, device: str) -> int:
+    from torchpfc.audio import load_separator, separate_file
+    from torchpfc.progress import Progress
+
+    if song is None or out is None:
+        raise _Problem("SONG and --out must be given, or --train to make a model")
+    if seed is not None:
+        raise _Problem("--seed must come with --train")
+    if out.exists() and not out.is_dir():
+        raise _Problem(f"--out must be a folder, got the file {out}")
+    with _explained(), Progress(1.0, f"Separating {song.name}") as progress:
+        separator, features, *_ = load_separator(model)
+        files = separate_file(song, out, separator.to(device), features, tell=progress.at)
     for file in files:
         print(f"wrote {file}")
     return 0

@@ -16,12 +16,15 @@ from torchpfc.audio.stems import (
     STEMS,
     MusdbFiles,
     Track,
+    TrainingFiles,
     find_musdb,
     find_tracks,
+    find_training_songs,
     load_track,
     load_tracks,
     unpack_stems,
 )
+from torchpfc.audio.training import TrainedSeparator, train_separator
 
 __all__ = [
     "STEMS",
@@ -42,12 +45,15 @@ __all__ = [
     "StreamingSynthesis",
     "Track",
     "TrackScores",
+    "TrainedSeparator",
+    "TrainingFiles",
     "all_clips",
     "apply_mask",
     "bss_eval",
     "feature_mse",
     "find_musdb",
     "find_tracks",
+    "find_training_songs",
     "hear",
     "load_separator",
     "load_track",
@@ -63,6 +69,7 @@ __all__ = [
     "separate_file",
     "soft_mask",
     "superposition_error",
+    "train_separator",
     "unpack_stems",
     "write_audio",
 ]

@@ -188,11 +188,51 @@ def find_musdb(root: Path) -> MusdbFiles:
     Raises:
         DataError: Where one of these is missing or empty.
     """
-    if root.name == EXCERPTS and root.is_dir():
-        check_excerpts(root)
+    _check_complete(root)
     train, test = find_tracks(root / "train"), find_tracks(root / "test")
-    valid = [path for path in train if path.name.removesuffix(STEM_FILE) in VALIDATION_TRACKS]
+    valid = _for_validation(train)
     return MusdbFiles([path for path in train if path not in valid], valid, test)
+
+
+class TrainingFiles(NamedTuple):
+    """Songs to learn from, and songs to choose the best model with."""
+
+    train: list[Path]
+    valid: list[Path]
+
+
+def find_training_songs(folder: Path) -> TrainingFiles:
+    """The songs of any folder that a model may learn from, some of them held out for validation.
+
+    Of a folder that has `train` in it, as MUSDB18 does, these are the songs in there. What is in `valid` is held out,
+    or else the usual validation tracks of MUSDB18, or where none of them is there every seventh song.
+
+    Args:
+        folder: Where to look. One that is called `musdb18-7s` must have all excerpts.
+
+    Raises:
+        DataError: As `find_tracks` does, and where there are fewer than two songs.
+    """
+    _check_complete(folder)
+    nested = (folder / "train").is_dir()
+    songs = find_tracks(folder / "train" if nested else folder)
+    if nested and (folder / "valid").is_dir():
+        return TrainingFiles(songs, find_tracks(folder / "valid"))
+    if len(songs) < 2:
+        raise DataError(f"{folder} must have at least two songs, one of them for validation, got {songs[0].name} alone")
+    valid = _for_validation(songs)
+    if len(valid) in (0, len(songs)):
+        valid = songs[6::7] or songs[-1:]
+    return TrainingFiles([path for path in songs if path not in valid], valid)
+
+
+def _check_complete(folder: Path) -> None:
+    if folder.name == EXCERPTS and folder.is_dir():
+        check_excerpts(folder)
+
+
+def _for_validation(songs: Iterable[Path]) -> list[Path]:
+    return [path for path in songs if path.name.removesuffix(STEM_FILE) in VALIDATION_TRACKS]
 
 
 def unpack_stems(path: Path, folder: Path) -> Path:
