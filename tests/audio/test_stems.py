@@ -82,6 +82,10 @@ def test_songs_at_another_rate_are_converted(tmp_path: Path) -> None:
     assert track.rate == 44_100 and track.vocals.shape == (1, 1600)
     (stereo,) = load_tracks([tmp_path / "song"], rate=22_050, mono=False)
     assert stereo.rate == 22_050 and stereo.vocals.shape == (2, 800)
+    (same,) = load_tracks([tmp_path / "song"], min_samples=1600)
+    assert torch.equal(same.vocals, track.vocals)
+    with pytest.raises(DataError, match=r"song must be as long as a clip, 0\.10 seconds, got 0\.04; move it away or"):
+        load_tracks([tmp_path / "song"], min_samples=4410)
 
 
 def test_the_layout_of_musdb(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_songs_of_any_kind_are_learned_from(songs: Path, tmp_path: Path) -> None
     [
         (
             {"clip_seconds": 1.6},
-            r"songs/song 0 must be at least 1\.6 seconds long, as a clip is, got 1\.50 seconds",
+            r"songs/song 0 must be as long as a clip, 1\.60 seconds, got 1\.50; move it",
         ),
         ({"clip_seconds": 0.01}, r"clip_seconds must be at least 0\.046, got 0\.01"),
         ({"steps": 0}, "steps must be at least 1, got 0"),

@@ -159,16 +159,27 @@ def find_tracks(folder: Path) -> list[Path]:
     return songs
 
 
-def load_tracks(paths: Iterable[Path], *, rate: int = 44_100, mono: bool = True) -> list[Track]:
+def load_tracks(paths: Iterable[Path], *, rate: int = 44_100, mono: bool = True, min_samples: int = 1) -> list[Track]:
     """Loads songs into memory, all at one rate.
 
     Args:
         paths: As `find_tracks` lists them.
         rate: Samples per second.
         mono: Whether to take the mean of the channels, as the paper does.
+        min_samples: How many samples, at that rate, each must have: those of a clip.
+
+    Raises:
+        DataError: Where a song is damaged, not complete or too short.
     """
-    tracks = (load_track(path) for path in paths)
-    return [(track.mono() if mono else track).at_rate(rate) for track in tracks]
+    tracks = []
+    for path in paths:
+        track = load_track(path)
+        track = (track.mono() if mono else track).at_rate(rate)
+        if len(track) < min_samples:
+            wanted = f"as long as a clip, {min_samples / rate:.2f} seconds"
+            raise DataError(f"{path} must be {wanted}, got {track.seconds:.2f}; move it away or take shorter clips")
+        tracks.append(track)
+    return tracks
 
 
 class MusdbFiles(NamedTuple):

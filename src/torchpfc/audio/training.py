@@ -138,10 +138,7 @@ def _read(paths: Sequence[Path], samples: int, progress: bool | None) -> list[Tr
     tracks: list[Track] = []
     with Progress(len(paths), "Reading songs", show=progress, lines=progress is None) as bar:
         for path in paths:
-            (track,) = load_tracks([path], rate=FEATURES.rate)
-            if len(track) < samples:
-                wanted = f"at least {samples / FEATURES.rate:g} seconds long, as a clip is"
-                raise DataError(f"{path} must be {wanted}, got {track.seconds:.2f} seconds; move it away")
+            (track,) = load_tracks([path], rate=FEATURES.rate, min_samples=samples)
             tracks.append(track.to(dtype=torch.float16))
             bar.at(len(tracks))
     return tracks
