@@ -3,7 +3,7 @@ import base64
 import pytest
 import torch
 
-from torchpfc.paper.column_pictures import IN_A_ROW, draw_lines, learned_last, spread_out
+from torchpfc.paper.column_pictures import APART, IN_A_ROW, draw_lines, draw_pairs, learned_last, spread_out
 
 WEIGHT = torch.arange(1.0, 201).expand(4, 200) * torch.tensor([[0.25], [0.5], [0.75], [1.0]])
 
@@ -14,11 +14,11 @@ def size_of(png: str) -> tuple[int, int]:
     return int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
 
 
-@pytest.mark.parametrize(("position", "first"), [(0.0, 0), (30.0, 0), (120.5, 70), (1e6, 200 - IN_A_ROW)])
-def test_columns_that_were_learned_last_begin_left_of_the_window(position: float, first: int) -> None:
+@pytest.mark.parametrize(("position", "first"), [(0.0, 0), (30.0, 0), (120.5, 20), (1e6, 100)])
+def test_a_hundred_columns_that_were_learned_last_lie_left_of_the_window(position: float, first: int) -> None:
     numbered = torch.zeros(200, 200).fill_diagonal_(3.0)
     images = learned_last(numbered, position)
-    assert images.argmax(1).tolist() == list(range(first, first + IN_A_ROW)) and images.max() == 1
+    assert images.argmax(1).tolist() == list(range(first, first + 100)) and images.max() == 1
 
 
 def test_a_frame_goes_from_the_first_column_to_the_last() -> None:
@@ -37,3 +37,15 @@ def test_lines_stand_below_each_other() -> None:
     found = draw_lines({"film": lines, "nothing": []}, (1, 2, 2))
     assert list(found) == ["film"]
     assert size_of(found["film"]) == (IN_A_ROW * 3 - 1, 3 * 3 - 1)
+
+
+def test_columns_of_a_task_stand_together_in_lines() -> None:
+    found = draw_lines({"tasks": [learned_last(WEIGHT, 0.0)] * 2}, (1, 2, 2))
+    assert size_of(found["tasks"]) == (IN_A_ROW * 3 - 1, 2 * (4 * 3 - 1) + APART)
+
+
+@pytest.mark.parametrize(("count", "lines"), [(7, 1), (30, 2), (50, 2)])
+def test_an_image_stands_above_the_one_that_belongs_to_it(count: int, lines: int) -> None:
+    width, pair = min(count, IN_A_ROW) * 3 - 1, 2 * 3 - 1
+    found = size_of(draw_pairs(torch.zeros(count, 4), torch.ones(count, 4), (1, 2, 2)))
+    assert found == (width, lines * pair + (lines - 1) * APART)

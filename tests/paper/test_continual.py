@@ -171,6 +171,7 @@ def test_results_hold_the_matrix_and_what_follows_from_it(tmp_path: Path) -> Non
         assert metrics["average_accuracy"] == pytest.approx(sum(matrix[-5:]) / 5)
         assert result.curves["accuracy_after_task"][-1] == pytest.approx(metrics["test_accuracy"])
         assert {"forgetting", "backward_transfer", "forward_transfer", "columns_used", "valid_loss"} <= set(metrics)
+        assert ("used_alone_accuracy" in metrics) == (metrics["columns_used"] < 80)
         assert sum(result.curves["epochs_of_phase"]) == metrics["epochs"] == len(result.curves["valid_loss"])
         assert set(result.images) == {"window_film", "weights_by_task"}
         assert result.config["protocol"] == job.config.protocol and result.experiment == "split-mnist"
@@ -281,9 +282,10 @@ def test_learning_in_order_leaves_a_result(tmp_path: Path) -> None:
     results = list(run_ordered([Job(ordered(order=order), 0) for order in ("sorted", "fixed")], context(tmp_path)))
     assert [result.config["order"] for result in results] == ["sorted", "fixed"]
     assert all(result.experiment == "ordered-mnist" and result.metrics["test_accuracy"] > 0 for result in results)
+    assert all({"used_alone_accuracy", "unused_share_of_codes"} <= set(result.metrics) for result in results)
     config = change(ORDERED_MLP, hidden_features=8, batch_size=10, epochs=1)
     (result,) = run_ordered([Job(config, 0)], context(tmp_path / "mlp", test=False))
-    assert "test_accuracy" not in result.metrics and result.metrics["columns_used"] == 8
+    assert not {"test_accuracy", "used_alone_accuracy"} & set(result.metrics) and result.metrics["columns_used"] == 8
 
 
 # Stopping and going on

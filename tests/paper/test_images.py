@@ -307,4 +307,6 @@ def test_looking_beyond_the_answer(dataset: str, tmp_path: Path) -> None:
     assert set(metrics) >= expected and ("ood_auroc_brightness" in metrics) == has_foreign
     assert all(isinstance(value, float) for value in metrics.values())
     small().look_further(codes, block, data, context(tmp_path))
-    assert codes == Found({"sparsity": metrics["sparsity"]})
+    apart = {name: value for name, value in codes.metrics.items() if name != "sparsity"}
+    assert codes == Found({"sparsity": metrics["sparsity"], **apart})
+    assert set(apart) == {"codes_apart", "loss_apart", "step_ratio"}

@@ -13,6 +13,7 @@ from tests.paper.made import CLASSES, made_images
 from torchpfc import FISTA, PFCBlock
 from torchpfc.data.images import Images
 from torchpfc.paper import probes
+from torchpfc.paper.column_pictures import APART
 from torchpfc.paper.probes import (
     ITERATIONS,
     NEEDED_MOST,
@@ -28,6 +29,9 @@ from torchpfc.paper.probes import (
     missing_pixels,
     pictures,
     recognise,
+    share_right,
+    step_margin,
+    unused_columns,
 )
 
 metrics_module = pytest.importorskip("sklearn.metrics")
@@ -71,6 +75,41 @@ def test_false_acceptance_of_a_case_made_by_hand() -> None:
     assert false_acceptance(known, torch.tensor([94.0, 95.0, 95.5, 96.0, 200.0])) == pytest.approx(2 / 5)
     assert false_acceptance(known.flip(0), torch.tensor([1000.0])) == 0.0
     assert false_acceptance(torch.arange(1.0, 21.0), torch.tensor([19.0, 19.5])) == 0.5
+
+
+@pytest.mark.parametrize(("nonnegative", "margin"), [(True, 1.02), (False, 1.05)])
+def test_a_step_with_a_margin_leads_to_other_codes_until_they_settle(nonnegative: bool, margin: float) -> None:
+    block, images = block_of(nonnegative=nonnegative).eval(), made_images("mnist").test
+    x, W, W_y = (values.double().numpy() for values in (images.x, block.weight_x, block.weight_y))
+    target = np.eye(CLASSES)[images.label.numpy()]
+
+    def loss(length: float) -> float:
+        h = np.maximum(length * x @ W, 0)  # after one step from zeros
+        return float(np.square(h @ W.T - x).mean() / 4 + 3 * np.square(h @ W_y.T - target).mean() / 4)
+
+    block.solver = FISTA(max_iter=1)
+    found = step_margin(block, images, 0.75)
+    assert found["step_ratio"] == pytest.approx(1 / margin, rel=1e-3)
+    assert found["codes_apart"] == pytest.approx(1 - found["step_ratio"], rel=1e-3)
+    theirs = 1 / np.linalg.norm(W, 2) ** 2
+    assert found["loss_apart"] == pytest.approx(abs(loss(found["step_ratio"] * theirs) / loss(theirs) - 1), rel=1e-2)
+    block.solver = FISTA(max_iter=2000)
+    settled = step_margin(block, images, 0.75)
+    assert all(settled[name] < found[name] / 10 for name in ("codes_apart", "loss_apart"))
+
+
+def test_columns_that_were_never_learned_can_change_the_answer() -> None:
+    block = PFCBlock(2, 2, num_basis=3, solver=FISTA(max_iter=200))
+    with torch.no_grad():
+        block.weight_x.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 2.0]]))
+        block.weight_y.copy_(torch.tensor([[1.0, 0.0, 9.0], [0.0, 1.0, 0.0]]))
+    block.reset_step_size()
+    images = Images(torch.eye(2), torch.arange(2), (1, 1, 2))
+    found = unused_columns(block.eval(), images, used=2)
+    h = block(images.x), block.couple(images.x).h
+    assert share_right(h[0], images.label) == 50 and found["used_alone_accuracy"] == 100
+    assert found["unused_share_of_codes"] == pytest.approx(100 * (h[1][:, 2].sum() / h[1].sum()).item())
+    assert block.num_basis == 3
 
 
 def test_hoyer_sparsity_from_one_entry_to_all_alike() -> None:
@@ -207,10 +246,11 @@ def test_pictures_are_grids_of_images() -> None:
     block, data, foreign = block_of(), made_images("mnist"), made_images("fashion-mnist").test
     found = pictures(block, data, data.test, foreign)
     row = 20 * 5 - 1  # twenty images of four pixels and a gap
+    pairs = 25 * 5 - 1, 2 * (2 * 5 - 1) + APART  # fifty pairs in two lines
     assert {name: header(text) for name, text in found.items()} == {
         "weights": (row, 3 * 5 - 1),
-        "reconstruction_in": (row, 2 * 5 - 1),
-        "reconstruction_ood": (row, 2 * 5 - 1),
+        "reconstruction_in": pairs,
+        "reconstruction_ood": pairs,
         "completion": (row, 3 * 5 - 1),
         "class_to_image": (10 * 5 - 1, 4),
     }

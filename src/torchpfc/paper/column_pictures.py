@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from torchpfc.data.png import image_grid
@@ -13,8 +14,11 @@ from torchpfc.paper.drawing import draw_pixels
 IN_A_ROW = 25
 """Columns that each line of a picture shows."""
 
-LEFT_OF_WINDOW = 50
-"""How far left of the window the columns begin that were learned last, as in the paper's figure."""
+OF_A_TASK = 100
+"""Columns that a picture shows of each task, as the paper's figure of weights without a window does."""
+
+APART = 8
+"""Pixels between frames that have several lines each."""
 
 
 def learned_last(weight_x: Tensor, position: float) -> Tensor:
@@ -24,8 +28,8 @@ def learned_last(weight_x: Tensor, position: float) -> Tensor:
         weight_x: Parts in columns.
         position: Where the window is; 0 shows the first columns.
     """
-    start = min(max(0, int(position) - LEFT_OF_WINDOW), max(0, weight_x.shape[-1] - IN_A_ROW))
-    return as_images(weight_x[:, start : start + IN_A_ROW])
+    start = min(max(0, int(position) - OF_A_TASK), max(0, weight_x.shape[-1] - OF_A_TASK))
+    return as_images(weight_x[:, start : start + OF_A_TASK])
 
 
 def spread_out(weight_x: Tensor) -> Tensor:
@@ -36,12 +40,25 @@ def spread_out(weight_x: Tensor) -> Tensor:
 
 
 def draw_lines(frames: Mapping[str, Sequence[Tensor]], shape: tuple[int, int, int]) -> dict[str, str]:
-    """Pictures of several lines of images, each a PNG file in base64."""
+    """Pictures of several frames one below the other, each a line of images or more, as PNG files in base64."""
     return {
-        name: draw_images(torch.cat(list(lines)), shape, columns=len(lines[0]))
-        for name, lines in frames.items()
-        if lines
+        name: draw_pixels(_join(parts, shape, min(IN_A_ROW, len(parts[0])))) for name, parts in frames.items() if parts
     }
+
+
+def draw_pairs(upper: Tensor, lower: Tensor, shape: tuple[int, int, int]) -> str:
+    """Images, and below each the one that belongs to it, in as many lines as are needed, as a PNG file in base64."""
+    columns = min(IN_A_ROW, len(upper))
+    lines = [torch.split(F.pad(x, (0, 0, 0, -len(x) % columns), value=1.0), columns) for x in (upper, lower)]
+    return draw_pixels(_join([torch.cat(pair) for pair in zip(*lines, strict=True)], shape, columns))
+
+
+def _join(frames: Sequence[Tensor], shape: tuple[int, int, int], columns: int) -> Tensor:
+    """Frames below each other, further apart where they have several lines."""
+    grids = [image_grid(frame.cpu().float(), shape, columns=columns) for frame in frames]
+    gap = 1 if len(frames[0]) <= columns else APART
+    white = grids[0].new_full((gap, *grids[0].shape[1:]), 255)
+    return torch.cat([part for grid in grids for part in (white, grid)][1:])
 
 
 def draw_images(images: Tensor, shape: tuple[int, int, int], *, columns: int) -> str:

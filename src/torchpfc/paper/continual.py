@@ -24,10 +24,12 @@ from torchpfc.paper.components import (
     Phase,
     Schedule,
     Window,
+    solving,
 )
 from torchpfc.paper.continual_metrics import measure_tasks
 from torchpfc.paper.elastic import Anchored, ElasticMLP, importance
 from torchpfc.paper.image_run import ImageRun
+from torchpfc.paper.probes import unused_columns
 from torchpfc.paper.settings import all_settings_but, change, one_of
 from torchpfc.paper.stack_run import Found
 from torchpfc.training import Evaluation, Objective
@@ -164,6 +166,7 @@ class TasksRun(ImageRun):
         found |= measure_tasks(record.matrix, sizes, self.valid_accuracies[i].item(), self.context.test)
         found.metrics |= {"columns_used": record.columns[-1], "bytes_kept": self.bytes_kept(model, i)}
         found.curves["columns_after_task"] = record.columns[1:]
+        found.metrics |= measure_unused(self, model, i)
         return found
 
     def bytes_kept(self, model: nn.Module, i: int) -> float:
@@ -188,7 +191,18 @@ class OrderedRun(ImageRun):
         found.metrics["columns_used"] = record.columns[-1]
         if self.context.test:
             found.metrics["test_accuracy"] = record.matrix[-1][0]
+        found.metrics |= measure_unused(self, model, i)
         return found
+
+
+def measure_unused(run: ImageRun, model: nn.Module, i: int) -> dict[str, float]:
+    """What columns do that no window has reached, on held-out images; nothing where there are none."""
+    used = int(run.records[i].columns[-1])
+    if not isinstance(model, PFCBlock) or not 0 < used < model.num_basis:
+        return {}
+    held_out = run.data.train.select(torch.cat([rows[i] for rows in run.sets.valid])).to(run.device)
+    with solving(model.eval().float(), run.config.model.eval_solver()):
+        return unused_columns(model, held_out, used)
 
 
 def fast(config: C) -> C:

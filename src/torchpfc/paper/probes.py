@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from torchpfc.data.images import ImageData, Images
 from torchpfc.nn import PFCBlock
-from torchpfc.paper.column_pictures import as_images, draw_images
+from torchpfc.paper.column_pictures import as_images, draw_images, draw_pairs
 from torchpfc.paper.components import solving
 from torchpfc.solvers import ConvergenceWarning, NonnegativeLeastSquares, solve
 
@@ -98,13 +100,13 @@ def image_halves(shape: tuple[int, int, int]) -> dict[str, Tensor]:
 
 def pictures(block: PFCBlock, data: ImageData, known: Images, foreign: Images | None) -> dict[str, str]:
     """Parts, reconstructions, completions and images of classes, each a grid in a PNG file."""
-    shape, num_shown = data.test.shape, 20
+    shape, num_shown, num_pairs = data.test.shape, 20, 50
     largest = block.weight_x.sum(0).argsort(descending=True)[:100]
     found = {"weights": draw_images(as_images(block.weight_x[:, largest]), shape, columns=20)}
     for name, images in (("reconstruction_in", known), ("reconstruction_ood", foreign)):
         if images is not None:
-            x = images.x[:num_shown]
-            found[name] = draw_images(torch.cat([x, block.couple(x).x]), shape, columns=num_shown)
+            x = images.x[:num_pairs]
+            found[name] = draw_pairs(x, block.couple(x).x, shape)
     x, mask = known.x[:num_shown], image_halves(shape)["left_half"].to(known.x.device)
     completed = block.complete(x, mask_x=mask.expand_as(x))
     found["completion"] = draw_images(torch.cat([x * mask, completed.filled_x, x]), shape, columns=num_shown)
@@ -122,6 +124,51 @@ def draw_and_read(block: PFCBlock, num_classes: int) -> float:
     """Share in percent of classes whose image, drawn by the block run backwards, is read as that class."""
     drawn = draw_classes(block, num_classes)
     return share_right(block(drawn), torch.arange(num_classes, device=drawn.device))
+
+
+def step_margin(block: PFCBlock, images: Images, prediction_weight: float) -> dict[str, float]:
+    """How far codes and loss are from those with the paper's step, the inverse of the largest eigenvalue itself.
+
+    The step of a block is a little shorter, since it goes by an estimate with a margin.
+
+    Args:
+        block: Trained.
+        images: Some are enough.
+        prediction_weight: The loss is this times the error of the prediction, and the rest times that of the input.
+    """
+    x, W = images.x[:_ROWS_AT_ONCE], block.weight_x
+    target = F.one_hot(images.label[:_ROWS_AT_ONCE], block.out_features).to(x)
+    largest = torch.linalg.eigvalsh(W.T.double() @ W.double())[-1].to(W)
+    problem = NonnegativeLeastSquares(x, W, l1=block.l1)
+    ours, theirs = (solve(problem, block.solver, lipschitz=L).h for L in (block.lipschitz(), largest))
+
+    def loss(h: Tensor) -> float:
+        prediction, reconstruction = F.mse_loss(h @ block.weight_y.T, target), F.mse_loss(h @ W.T, x)
+        return (prediction_weight * prediction + (1 - prediction_weight) * reconstruction).item()
+
+    return {
+        "codes_apart": ((ours - theirs).norm() / theirs.norm()).item(),
+        "loss_apart": abs(loss(ours) / loss(theirs) - 1),
+        "step_ratio": (largest / block.lipschitz()).item(),
+    }
+
+
+def unused_columns(block: PFCBlock, images: Images, used: int) -> dict[str, float]:
+    """What columns that were never learned do: their share of the codes in percent, and the accuracy without them.
+
+    Args:
+        block: Trained.
+        images: Of the kind that it was trained on.
+        used: How many columns, the first, were learned.
+    """
+    h = torch.cat([block.couple(x).h for x in _chunks(images.x)])
+    fewer = copy.deepcopy(block)
+    fewer.remove_basis(range(used, block.num_basis))
+    y = torch.cat([fewer(x) for x in _chunks(images.x)])
+    return {
+        "unused_share_of_codes": 100 * (h[:, used:].sum() / h.sum()).item(),
+        "used_alone_accuracy": share_right(y, images.label),
+    }
 
 
 def hoyer_sparsity(h: Tensor) -> Tensor:

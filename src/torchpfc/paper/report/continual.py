@@ -94,8 +94,9 @@ CONTINUAL = (
     Kind(
         "weights_by_task",
         "weights after each task",
-        "Columns as images, a line after each task: without a window the first ones, and with one those that it has "
-        "just left. Where there is no window, each task overwrites them.",
+        "Columns as images after each task: without a window the first ones, and with one those that it has just left. "
+        "A hundred of each task, or 25 of runs that were made earlier. Where there is no window, each task overwrites "
+        "them.",
         partial(draw_rows, name="weights_by_task"),
     ),
     Kind(

@@ -258,12 +258,12 @@ IMAGES = tuple(
         (
             "reconstruction_in",
             "reconstructions",
-            "Test images of the data set that was learned, and their reconstructions.",
+            "Test images of the data set that was learned, and below them their reconstructions.",
         ),
         (
             "reconstruction_ood",
             "reconstructions of what was not learned",
-            "Images of another data set, and the closest that the model can come.",
+            "Images of another data set, and below them the closest that the model can come.",
         ),
         ("completion", "completed images", "Images with one half hidden, and how the model completes them."),
         ("class_to_image", "images of classes", "The image that the model gives for each class, from the class alone."),
