@@ -206,9 +206,10 @@ def _table_training() -> Iterator[Row]:
 
 
 def _table_step() -> Iterator[Row]:
-    small = change(PFCImage(), num_basis=100, epochs=3)
-    for key, nonnegative in (("N", True), ("S", False)):
-        yield Row(f"STEP.{key}", change(small, nonnegative=nonnegative), seeds=3)
+    for size in (100, 300):
+        for key, nonnegative in (("N", True), ("S", False)):
+            config = change(PFCImage(), num_basis=size, nonnegative=nonnegative, epochs=3)
+            yield Row(f"STEP.{key}.{size}", config, seeds=3)
 
 
 STEP_NOTE = (
