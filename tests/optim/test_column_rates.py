@@ -192,6 +192,8 @@ def test_codes_of_training_alone_are_counted() -> None:
     expected = h.mean(0) / h.mean()
     torch.testing.assert_close(optimizer.use(block.weight_x), expected)
     torch.testing.assert_close(optimizer.use(block.weight_y), expected)
+    with pytest.raises(RuntimeError, match="codes must be counted before a step"):  # those of the last are used up
+        optimizer.step()
 
 
 def test_each_block_of_a_model_has_its_own_use() -> None:

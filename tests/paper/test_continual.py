@@ -1,4 +1,6 @@
 from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +10,22 @@ import torch.nn.functional as F
 
 from tests.paper.made import context, made_images, numbers
 from tests.paper.stopped import Killed, stop_at
-from torchpfc import FISTA, MLP, PFCBlock, RMSpropSLW, keep_nonnegative
+from torchpfc import FISTA, MLP, ColumnRates, PFCBlock, RMSprop, RMSpropSLW, count_use, keep_nonnegative
 from torchpfc.checkpoint import CorruptFileError, load_checkpoint
 from torchpfc.data.streams import SPLIT_PAIRS, class_tasks
+from torchpfc.optim import CodeUse
+from torchpfc.paper.components import RatedOptimizer
 from torchpfc.paper.continual import ORDERED_MLP, SPLIT_MLP, OrderedMNIST, OrderedRun, SplitMNIST, TasksRun
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
 from torchpfc.paper.settings import change
-from torchpfc.training import Batches, SquaredErrors, evaluate, fit, random_stream
+from torchpfc.training import Batches, EarlyStopping, SquaredErrors, evaluate, fit, random_stream
 
 pytestmark = pytest.mark.usefixtures("made_data")
+
+
+RATES = RatedOptimizer(lr=3e-2, half_after=4.0, use="square", use_kept=0.9)
 
 
 def small(**changes: Any) -> SplitMNIST:
@@ -34,6 +41,10 @@ def small(**changes: Any) -> SplitMNIST:
         "lr": 3e-2,
     }
     return change(SplitMNIST(), **{**settings, **changes})
+
+
+def small_rated(rates: RatedOptimizer = RATES, **changes: Any) -> SplitMNIST:
+    return replace(small(width=0, sweep_speed=0.0, num_basis=30, **changes), optimizer=rates)
 
 
 def small_mlp(**changes: Any) -> SplitMNIST:
@@ -130,6 +141,57 @@ def test_a_stack_over_tasks_is_a_loop_one_would_write(tmp_path: Path) -> None:
     assert isinstance(found, PFCBlock) and run.best_positions[1] == position > 0
     torch.testing.assert_close(found.weight_x, block.weight_x, rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(found.weight_y, block.weight_y, rtol=1e-6, atol=1e-9)
+
+
+def test_a_stack_whose_columns_have_rates_is_a_loop_one_would_write(tmp_path: Path) -> None:
+    """The second model of a stack: weights and use of columns go back to the best epoch at the end of each task."""
+    data, seed = made_images("mnist"), 1
+    run = tasks_run([Job(small_rated(protocol="strict"), seed) for seed in range(2)], context(tmp_path))
+    run.train()
+    x, target = data.train.x.double(), F.one_hot(data.train.label, 10).double()
+    block = PFCBlock(16, 10, 30, solver=FISTA.paper(4), generator=random_stream(seed, "weights")).double()
+    inner, measure = RMSprop(block.parameters(), lr=3e-2, weight_decay=1e-4), CodeUse(power=2, keep=0.9)
+    optimizer = ColumnRates(inner, half_after=4.0, measure=measure)
+    keep_nonnegative(block, optimizer)
+    count_use(block, optimizer)
+    objective = SquaredErrors(0.5, 0.5)
+    for task in class_tasks(data.train.label, seed=seed):
+        optimizer.state.clear()
+        batches = Batches(x, target, batch_size=8, rows=task.train, seeds=seed, drop_last=True)
+        stopping, best = EarlyStopping(patience=2), (block.state_dict(), optimizer.state_dict())
+        for _ in fit(block, optimizer, batches, objective, epochs=6):
+            block.solver = FISTA.paper(5)
+            valid = evaluate(block, Batches(x, target, batch_size=99, rows=task.validation), objective)
+            block.solver = FISTA.paper(4)
+            if stopping.update(valid.loss, valid.accuracy):
+                best = deepcopy((block.state_dict(), optimizer.state_dict()))
+            if stopping.stopped:
+                break
+        block.load_state_dict(best[0])
+        optimizer.load_state_dict(best[1])
+    found = run.learner.unstack()[1]
+    assert isinstance(found, PFCBlock)
+    torch.testing.assert_close(found.weight_x, block.weight_x, rtol=1e-6, atol=1e-9)
+    for use in run.best_use:
+        torch.testing.assert_close(use[1, 0], optimizer.use(block.weight_x), rtol=1e-6, atol=1e-9)
+
+
+def test_results_say_how_many_columns_hold_the_codes(tmp_path: Path) -> None:
+    run = tasks_run([Job(small(), seed) for seed in range(2)], context(tmp_path))
+    second = list(run.results())[1]
+    model, rows = run.learner.unstack()[1], torch.cat([rows[1] for rows in run.sets.valid])
+    assert isinstance(model, PFCBlock)
+    model.solver = FISTA.paper(5)
+    shares = sorted((model.couple(run.sets.x[rows]).h.sum(0) / model.couple(run.sets.x[rows]).h.sum()).tolist())
+    count = next(n for n in range(1, 81) if sum(shares[-n:]) >= 0.99)
+    assert second.metrics["columns_in_codes"] == count < 80
+
+
+def test_a_learner_whose_columns_have_rates_carries_their_use_too(tmp_path: Path) -> None:
+    config = small_rated(protocol="strict", epochs=1)
+    (result,) = run_tasks([Job(config, 0)], context(tmp_path))
+    assert result.metrics["bytes_kept"] == 4 * (16 + 10 + 1) * 30
+    assert config.shared_batch() == 1  # each of several processes would count other codes
 
 
 def test_what_the_window_has_left_never_changes_and_what_it_has_not_reached_is_random(tmp_path: Path) -> None:
@@ -300,10 +362,11 @@ def run_in_pieces(run: Any, jobs: Sequence[Job], folder: Path, pieces: int) -> l
     return list(run(jobs, context(folder, precision="32")))
 
 
-@pytest.mark.parametrize("kind", ["block", "elastic", "ordered"])
+@pytest.mark.parametrize("kind", ["block", "rates", "elastic", "ordered"])
 def test_a_run_that_was_stopped_again_and_again_ends_in_the_same_bits(kind: str, tmp_path: Path) -> None:
     jobs, run = {
         "block": ([Job(small(protocol=p), seed) for seed in range(2) for p in ("paper", "strict")], run_tasks),
+        "rates": ([Job(small_rated(), seed) for seed in range(2)], run_tasks),
         "elastic": ([Job(small_mlp(penalty=5.0), seed) for seed in range(2)], run_tasks),
         "ordered": ([Job(ordered(order=order, patience=1), 0) for order in ("sorted", "fixed")], run_ordered),
     }[kind]

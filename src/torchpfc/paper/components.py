@@ -15,7 +15,18 @@ from torch import Tensor, nn
 from torchpfc.data.images import IMAGE_SETS, ImageData, load_images
 from torchpfc.data.streams import class_tasks, fixed_shuffle, label_ordered
 from torchpfc.nn import MLP, PFCBlock, ResidualPFC
-from torchpfc.paper.settings import Amount, Component, Count, Natural, Share, all_settings_but, check_choice, one_of
+from torchpfc.optim import Age, CodeUse
+from torchpfc.paper.settings import (
+    Amount,
+    Component,
+    Count,
+    Natural,
+    Positive,
+    Share,
+    all_settings_but,
+    check_choice,
+    one_of,
+)
 from torchpfc.solvers import FISTA, Adjoint, Implicit, Solver, Truncated, Unrolled
 from torchpfc.training import KEEPS, EarlyStopping, Objective, SquaredErrors, random_stream
 
@@ -71,6 +82,29 @@ class Optimizer(Component):
     lr: Amount = 3e-4
     weight_decay: Share = 1e-4
     """Share of each weight that a step takes away, not multiplied by the learning rate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatedOptimizer(Optimizer):
+    """The same, with rates of columns that fall with their use."""
+
+    use: Annotated[str, one_of("code", "square", "age")] = "code"
+    """What counts as use: the code, its square, or age alone."""
+    half_after: Positive = 1000.0
+    """Use after which a column moves half as far, in steps of average use."""
+    use_kept: float = 1.0
+    """How much of the use before a step keeps; with 1 it never fades."""
+
+    @property
+    def measure(self) -> CodeUse | Age:
+        """What counts as use."""
+        return Age() if self.use == "age" else CodeUse(power=1 + (self.use == "square"), keep=self.use_kept)
+
+    def __post_init__(self) -> None:
+        """Checks the settings."""
+        super().__post_init__()
+        if not 0 <= self.use_kept <= 1:
+            raise ValueError(f"use_kept must be from 0 to 1, got {self.use_kept}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,8 +425,8 @@ class ImageConfig(Component, ABC):
         return self.schedule.epochs * self.model.cost() * self.images.size[0] / 784
 
     def shared_batch(self) -> int:
-        """All images of a batch."""
-        return self.schedule.batch_size
+        """All images of a batch; rates of columns go by the codes of all of them."""
+        return 1 if isinstance(self.optimizer, RatedOptimizer) else self.schedule.batch_size
 
     def make_stopping(self, count: int | None = None) -> EarlyStopping:
         """Stops by the loss and the accuracy on validation images, as published, or by the accuracy alone.

@@ -22,6 +22,7 @@ from torchpfc.paper.components import (
     Order,
     PFCModel,
     Phase,
+    RatedOptimizer,
     Schedule,
     Window,
     solving,
@@ -29,7 +30,8 @@ from torchpfc.paper.components import (
 from torchpfc.paper.continual_metrics import measure_tasks
 from torchpfc.paper.elastic import Anchored, ElasticMLP, importance
 from torchpfc.paper.image_run import ImageRun
-from torchpfc.paper.probes import unused_columns
+from torchpfc.paper.learners import GradientLearner
+from torchpfc.paper.probes import columns_in_codes, unused_columns
 from torchpfc.paper.settings import all_settings_but, change, one_of
 from torchpfc.paper.stack_run import Found
 from torchpfc.training import Evaluation, Objective
@@ -97,8 +99,24 @@ class TasksRun(ImageRun):
         """Loads the images."""
         super().prepare()
         self.memory: dict[str, Tensor] = {}  # what holds weights, by name
+        self.best_use: list[Tensor] = []  # of columns, where they have rates: a tensor for each parameter
         model = self.config.model
         self.penalty = model.penalty if isinstance(model, ElasticMLP) else 0.0
+
+    def build(self) -> GradientLearner:
+        """All models as they begin, but with columns as used as they were when models were at their best."""
+        learner = super().build()
+        counts = _use(learner.optimizer)
+        for own, best in zip(counts, self.best_use, strict=bool(self.best_use)):
+            own.copy_(best)
+        self.best_use = self.best_use or [use.cpu() for use in counts]
+        return learner
+
+    def keep(self, better: Tensor) -> None:
+        """Remembers how much columns have been used, too."""
+        super().keep(better)
+        for best, use in zip(self.best_use, _use(self.learner.optimizer), strict=True):
+            best[self.members[better]] = use.cpu()[better]
 
     def validate(self) -> Evaluation:
         """Loss and accuracy that decide: under the protocol of the paper those on the images of earlier tasks too."""
@@ -143,12 +161,13 @@ class TasksRun(ImageRun):
                 self.memory[kept] = self.memory.get(kept, torch.zeros_like(p)) + value
 
     def own_state(self) -> dict[str, Any]:
-        """Also what holds weights."""
-        return {**super().own_state(), "memory": self.memory}
+        """Also what holds weights, and how much columns have been used."""
+        return {**super().own_state(), "memory": self.memory, "best_use": self.best_use}
 
     def restore_own(self, state: dict[str, Any]) -> None:
         """Takes over what was saved."""
         super().restore_own(state)
+        self.best_use = state["best_use"]
         self.memory = {name: value.to(self.device, self.dtype) for name, value in state["memory"].items()}
 
     @cached_property
@@ -166,20 +185,26 @@ class TasksRun(ImageRun):
         found |= measure_tasks(record.matrix, sizes, self.valid_accuracies[i].item(), self.context.test)
         found.metrics |= {"columns_used": record.columns[-1], "bytes_kept": self.bytes_kept(model, i)}
         found.curves["columns_after_task"] = record.columns[1:]
-        found.metrics |= measure_unused(self, model, i)
+        found.metrics |= measure_columns(self, model, i)
         return found
 
     def bytes_kept(self, model: nn.Module, i: int) -> float:
         """What a learner carries from task to task: learned weights, and images or numbers kept for later."""
         config, pixels = self.jobs[i].config, self.data.train.x.shape[1]
         if isinstance(model, PFCBlock):
-            weights = int(self.records[i].columns[-1]) * (pixels + self.data.num_classes)
+            rates = isinstance(config.optimizer, RatedOptimizer)  # with a number a column, how much it has been used
+            weights = int(self.records[i].columns[-1]) * (pixels + self.data.num_classes + rates)
         else:
             weights = sum(p.numel() for p in model.parameters())
         kept = weights * FLOAT_BYTES * (3 if self.penalty else 1)
         if config.protocol == "paper" and not config.joint:
             kept += sum(rows.shape[1] for rows in self.sets.valid[:-1]) * pixels  # one byte a pixel
         return float(kept)
+
+
+def _use(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """How much the columns of each parameter have been used; none where they have no rates."""
+    return [use for group in optimizer.param_groups for use in group.get("use", ())]
 
 
 class OrderedRun(ImageRun):
@@ -191,18 +216,19 @@ class OrderedRun(ImageRun):
         found.metrics["columns_used"] = record.columns[-1]
         if self.context.test:
             found.metrics["test_accuracy"] = record.matrix[-1][0]
-        found.metrics |= measure_unused(self, model, i)
+        found.metrics |= measure_columns(self, model, i)
         return found
 
 
-def measure_unused(run: ImageRun, model: nn.Module, i: int) -> dict[str, float]:
-    """What columns do that no window has reached, on held-out images; nothing where there are none."""
-    used = int(run.records[i].columns[-1])
-    if not isinstance(model, PFCBlock) or not 0 < used < model.num_basis:
+def measure_columns(run: ImageRun, model: nn.Module, i: int) -> dict[str, float]:
+    """What the columns of a block do on held-out images, and those of them that no window has reached."""
+    if not isinstance(model, PFCBlock):
         return {}
+    used = int(run.records[i].columns[-1])
     held_out = run.data.train.select(torch.cat([rows[i] for rows in run.sets.valid])).to(run.device)
     with solving(model.eval().float(), run.config.model.eval_solver()):
-        return unused_columns(model, held_out, used)
+        found = {"columns_in_codes": columns_in_codes(model, held_out)}
+        return found | (unused_columns(model, held_out, used) if 0 < used < model.num_basis else {})
 
 
 def fast(config: C) -> C:

@@ -153,6 +153,18 @@ def step_margin(block: PFCBlock, images: Images, prediction_weight: float) -> di
     }
 
 
+def columns_in_codes(block: PFCBlock, images: Images, share: float = 0.99) -> float:
+    """The fewest columns that hold a share of all codes.
+
+    Args:
+        block: Trained.
+        images: Of the kind that it was trained on.
+        share: Which share.
+    """
+    held = torch.cat([block.couple(x).h for x in _chunks(images.x)]).double().sum(0).sort(descending=True).values
+    return 1.0 + int((held.cumsum(0) < share * held.sum()).sum())
+
+
 def unused_columns(block: PFCBlock, images: Images, used: int) -> dict[str, float]:
     """What columns that were never learned do: their share of the codes in percent, and the accuracy without them.
 

@@ -1,4 +1,4 @@
-"""The optimizer of a stack, with a window over the columns of each model."""
+"""The optimizer of a stack, with a window over the columns of each model, or rates of their own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from torchpfc.nn import MLP, PFCBlock, keep_nonnegative
+from torchpfc.nn import MLP, PFCBlock, count_use, keep_nonnegative
 from torchpfc.nn.constraints import project_nonnegative_
-from torchpfc.optim import RMSprop
+from torchpfc.optim import ColumnRates, RMSprop
 from torchpfc.optim.stacked_slw import StackedRMSpropSLW
-from torchpfc.paper.components import ImageConfig, Window
+from torchpfc.paper.components import ImageConfig, RatedOptimizer, Window
 from torchpfc.paper.settings import settings
 
 
@@ -24,10 +24,15 @@ def make_optimizer(stack: nn.Module, config: ImageConfig, window: Window) -> Opt
         window: The window of each model; one of no width is none.
     """
     optimizer: Optimizer
+    chosen = config.optimizer
+    rule: dict[str, Any] = {"lr": chosen.lr, "weight_decay": chosen.weight_decay}
     if window.width:
-        optimizer = StackedRMSpropSLW(window_groups(stack), **settings(config.optimizer), **settings(window))
+        optimizer = StackedRMSpropSLW(window_groups(stack), **rule, **settings(window))
     else:
-        optimizer = RMSprop(stack.parameters(), **settings(config.optimizer))
+        optimizer = RMSprop(stack.parameters(), **rule)
+    if isinstance(chosen, RatedOptimizer):
+        optimizer = ColumnRates(optimizer, half_after=chosen.half_after, measure=chosen.measure)
+        count_use(stack, optimizer)
     if config.model.nonnegative:
         _keep_nonnegative(stack, optimizer)
     return optimizer
