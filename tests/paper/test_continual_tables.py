@@ -1,3 +1,5 @@
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -5,8 +7,11 @@ import pytest
 from torchpfc.paper import experiments
 from torchpfc.paper.components import PFCModel
 from torchpfc.paper.continual import ORDERED_MLP, SPLIT_MLP, OrderedMNIST, SplitMNIST
+from torchpfc.paper.continual_rates import CHOSEN, chosen_rows
 from torchpfc.paper.continual_tables import PARTS, SUMS
 from torchpfc.paper.registry import Row
+from torchpfc.paper.report.compare import fill
+from torchpfc.paper.results import load_results
 from torchpfc.paper.settings import change, settings
 from torchpfc.solvers import Implicit
 
@@ -99,6 +104,27 @@ def test_our_settings_of_the_window_have_to_reach_the_paper(
     found = rows(experiment)
     assert found[id].paper is not None and found[id].paper == found[published].paper
     assert found[id].paper - found[id].slack == pytest.approx(needed)
+
+
+def test_rates_of_columns_are_compared_with_the_paper_and_chosen_from_the_rows_of_a_search() -> None:
+    found: dict[str, Any] = {id: row.config for id, row in rows("split-mnist").items()}
+    assert found["RATES.M.RMSprop"] == found["T3.PFC"] and found["RATES.M.SLW"] == found["T3.SLW"]
+    for name in CHOSEN:
+        assert found[f"RATES.{name}"] in [found[id] for id in found if id.startswith(f"STRENGTH.{name}.")], name
+    transferred = found["RATES.D.square"].optimizer
+    assert found["RATES.M.square"] == replace(found["T3.PFC"], optimizer=transferred)
+
+
+def test_the_settings_of_rates_have_the_highest_accuracy_on_held_out_images() -> None:
+    experiment = experiments()["split-mnist"]
+    table = next(table for table in experiment.tables if table.id == "STRENGTH")
+    sheet = fill(experiment, table, load_results(Path(__file__).parents[2] / "docs" / "results"))
+    found = {line.row.id: line for line in sheet.lines}
+    for name in CHOSEN:
+        lines = [line for id, line in found.items() if id.startswith(f"STRENGTH.{name}.")]
+        assert all(len(line.samples["fast"].results) == 3 for line in lines), name
+        best = max(lines, key=lambda line: round(line.samples["fast"].mean, 6))  # of equal ones the first
+        assert best.row.config == next(row.config for row in chosen_rows() if row.id == f"RATES.{name}"), name
 
 
 def test_cited_numbers_are_marked_and_never_run() -> None:

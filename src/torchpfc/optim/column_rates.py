@@ -80,7 +80,8 @@ class ColumnRates(Optimizer):
 
     Args:
         optimizer: The optimizer to wrap, without a window: columns left of one do not move at all.
-        half_after: Use after which a column moves half as far. It stands in each group.
+        half_after: Use after which a column moves half as far; 3 is the best found on held-out handwritten digits,
+            whatever was measured, with a learning rate that is 10 to 100 times the usual one. It stands in each group.
         measure: What counts as use. `CodeUse` has to be told of codes: `torchpfc.count_use` does that.
 
     Example:
@@ -96,9 +97,7 @@ class ColumnRates(Optimizer):
         True
     """
 
-    def __init__(
-        self, optimizer: Optimizer, *, half_after: float = 1000.0, measure: CodeUse | Age | None = None
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, *, half_after: float = 3.0, measure: CodeUse | Age | None = None) -> None:
         _check_wrappable(optimizer)
         self.measure = CodeUse() if measure is None else measure
         self._told = False

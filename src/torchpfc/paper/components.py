@@ -90,7 +90,7 @@ class RatedOptimizer(Optimizer):
 
     use: Annotated[str, one_of("code", "square", "age")] = "code"
     """What counts as use: the code, its square, or age alone."""
-    half_after: Positive = 1000.0
+    half_after: Positive = 3.0
     """Use after which a column moves half as far, in steps of average use."""
     use_kept: float = 1.0
     """How much of the use before a step keeps; with 1 it never fades."""
