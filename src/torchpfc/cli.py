@@ -415,8 +415,9 @@ def _separate_song(song: Path | None, model: Path, out: Path | None, seed: int |
     if out.exists() and not out.is_dir():
         raise _Problem(f"--out must be a folder, got the file {out}")
     with _explained(), Progress(1.0, f"Separating {song.name}") as progress:
-        separator, features, *_ = load_separator(model)
-        files = separate_file(song, out, separator.to(device), features, tell=progress.at)
+        saved = load_separator(model)
+        network, power = saved.model.to(device), saved.power
+        files = separate_file(song, out, network, saved.features, power=power, tell=progress.at)
     for file in files:
         print(f"wrote {file}")
     return 0

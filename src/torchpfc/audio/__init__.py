@@ -3,10 +3,11 @@
 from importlib import import_module
 from typing import Any
 
-from torchpfc.audio.clips import Clips, ClipSampler, all_clips, hear
+from torchpfc.audio.clips import Clips, ClipSampler, all_clips, hear, hear_both
 from torchpfc.audio.features import Features, StreamingAnalysis, StreamingSynthesis
 from torchpfc.audio.files import Audio, AudioReader, AudioWriter, read_audio, write_audio
-from torchpfc.audio.masks import apply_mask, oracle_mask, soft_mask
+from torchpfc.audio.losses import SeparationErrors
+from torchpfc.audio.masks import apply_mask, soft_mask
 from torchpfc.audio.metrics import Scores, TrackScores, bss_eval, feature_mse, median_scores, sdr, superposition_error
 from torchpfc.audio.models import SavedSeparator, load_separator, save_separator
 from torchpfc.audio.nmf import NMFSeparator
@@ -40,6 +41,7 @@ __all__ = [
     "SavedSeparator",
     "Scores",
     "Separated",
+    "SeparationErrors",
     "Separator",
     "StreamingAnalysis",
     "StreamingSynthesis",
@@ -55,11 +57,11 @@ __all__ = [
     "find_tracks",
     "find_training_songs",
     "hear",
+    "hear_both",
     "load_separator",
     "load_track",
     "load_tracks",
     "median_scores",
-    "oracle_mask",
     "read_audio",
     "resample",
     "save_separator",

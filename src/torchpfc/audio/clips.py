@@ -134,6 +134,18 @@ def hear(clips: Clips, features: Features | None = None) -> Clips:
     return Clips(*(features.of(features.analyze(part)) for part in clips))
 
 
+def hear_both(clips: Clips, features: Features | None = None) -> Clips:
+    r"""Clips as features, with those of the rest beside those of the vocals, $(n, T, 2 \cdot \text{bins})$.
+
+    Args:
+        clips: Their samples, at the rate of the features.
+        features: The settings.
+    """
+    mixture, vocals = hear(clips, features)
+    _, rest = hear(Clips(clips.mixture, clips.mixture - clips.vocals), features)
+    return Clips(mixture, torch.cat([vocals, rest], dim=-1))
+
+
 def _check_length(track: Track, samples: int) -> None:
     if len(track) < samples:
         raise ValueError(

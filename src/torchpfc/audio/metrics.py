@@ -97,7 +97,7 @@ def bss_eval(reference: Separated, estimate: Separated, rate: int = 44_100) -> T
         np.stack([part.T.double().cpu().numpy() for part in parts]) for parts in (reference, estimate)
     )  # (2, n, channels)
     ratios = _museval_metrics().bss_eval(true, found, window=rate, hop=rate)
-    return TrackScores(*(Scores(*(_median(ratios[k][source]) for k in (0, 2, 3))) for source in range(2)))
+    return TrackScores(*(Scores(*(finite_median(ratios[k][source]) for k in (0, 2, 3))) for source in range(2)))
 
 
 def median_scores(tracks: Sequence[TrackScores]) -> TrackScores:
@@ -114,7 +114,7 @@ def median_scores(tracks: Sequence[TrackScores]) -> TrackScores:
     if not tracks:
         raise ValueError("tracks must have at least one track, got none")
     values = np.array(tracks, dtype=float)  # (tracks, 2, 3)
-    return TrackScores(*(Scores(*(_median(values[:, i, k]) for k in range(3))) for i in range(2)))
+    return TrackScores(*(Scores(*(finite_median(values[:, i, k]) for k in range(3))) for i in range(2)))
 
 
 @torch.no_grad()
@@ -155,8 +155,10 @@ def _check_shapes(**tensors: Tensor) -> None:
         raise ValueError(f"{name} must have the shape of {other} {tuple(like.shape)}, got {tuple(tensor.shape)}")
 
 
-def _median(values: Any) -> float:
-    kept = values[np.isfinite(values)]
+def finite_median(values: Any) -> float:
+    """The median of the numbers that are finite; NaN where none is."""
+    kept = np.asarray(values, dtype=float)
+    kept = kept[np.isfinite(kept)]
     return float(np.median(kept)) if kept.size else float("nan")
 
 

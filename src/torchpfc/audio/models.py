@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from torchpfc.audio.features import Features
+from torchpfc.audio.masks import check_power
 from torchpfc.audio.nmf import NMFSeparator
 from torchpfc.checkpoint import STATE_FILE, CorruptFileError, load_checkpoint, reading, save_checkpoint
 from torchpfc.nn.recurrent.rnn import FactorizedRNN
@@ -24,18 +25,27 @@ class SavedSeparator(NamedTuple):
     features: Features
     about: dict[str, Any]
     """Whatever was saved with it, such as how it was trained."""
+    power: float = 1.0
+    """Of the mask that goes with the model, as in `soft_mask`."""
 
 
 def save_separator(
-    folder: Path, model: nn.Module, features: Features | None = None, about: Mapping[str, Any] | None = None
+    folder: Path,
+    model: nn.Module,
+    features: Features | None = None,
+    about: Mapping[str, Any] | None = None,
+    *,
+    power: float = 1.0,
 ) -> None:
     """Saves a separation model, so that `torchpfc separate` can use it.
 
     Args:
         folder: Where; made if need be.
         model: A `FactorizedRNN` with solver and adjoint of `torchpfc.solvers`, a `VanillaRNN`, or an `NMFSeparator`.
+            It answers with the features of vocals, or of vocals and rest.
         features: The settings of what it hears; an `NMFSeparator` has its own.
         about: Plain values to keep with it.
+        power: Of the mask that goes with it, as in `soft_mask`.
 
     Example:
         >>> import tempfile
@@ -49,8 +59,8 @@ def save_separator(
     features = Features() if features is None else features
     kind, options = _describe(model)
     _check_sizes(model.state_dict(), features)
-    state = {"kind": kind, "options": options, "features": asdict(features), "weights": dict(model.state_dict())}
-    save_checkpoint(folder, state | {"about": dict(about or {})})
+    settings = {"kind": kind, "options": options, "features": asdict(features), "power": check_power(power)}
+    save_checkpoint(folder, settings | {"weights": dict(model.state_dict()), "about": dict(about or {})})
 
 
 def load_separator(folder: Path) -> SavedSeparator:
@@ -70,7 +80,8 @@ def load_separator(folder: Path) -> SavedSeparator:
             raise ValueError("a weight is not a finite number")
         model = _build(state["kind"], state["options"], weights, features)
         model.load_state_dict(weights)
-        return SavedSeparator(model.eval(), features, dict(state["about"]))
+        power = check_power(state.get("power", 1.0))  # the first models had none
+        return SavedSeparator(model.eval(), features, dict(state["about"]), power)
 
 
 def _check_sizes(weights: Mapping[str, Any], features: Features) -> None:
@@ -82,8 +93,9 @@ def _check_sizes(weights: Mapping[str, Any], features: Features) -> None:
         sizes = rows - num_basis, len(weights["block.weight_y"])
     else:
         sizes = (len(weights["weight_x"]),) * 2
-    if sizes != (features.bins, features.bins):
-        raise ValueError(f"model must map {features.bins} features to as many, got {sizes[0]} and {sizes[1]}")
+    if sizes not in ((features.bins, features.bins), (features.bins, 2 * features.bins)):
+        wanted = f"{features.bins} features to as many, or to twice as many"
+        raise ValueError(f"model must map {wanted}, got {sizes[0]} and {sizes[1]}")
 
 
 def _describe(model: nn.Module) -> tuple[str, dict[str, Any]]:
@@ -103,10 +115,11 @@ def _build(kind: str, options: dict[str, Any], weights: Mapping[str, Any], featu
     if kind == "nmf":
         return NMFSeparator(weights["weight_x"], options["num_vocals"], features)
     if kind == "vanilla":
-        model: nn.Module = VanillaRNN(features.bins, len(weights["input.weight"]), features.bins, **options)
+        size, outputs = len(weights["input.weight"]), len(weights["output.weight"])
+        model: nn.Module = VanillaRNN(features.bins, size, outputs, **options)
     elif kind == "factorized":
-        num_basis = weights["block.weight_x"].shape[1]
-        model = FactorizedRNN(features.bins, num_basis, features.bins, **block_options(options))
+        outputs, num_basis = weights["block.weight_y"].shape
+        model = FactorizedRNN(features.bins, num_basis, outputs, **block_options(options))
     else:
         raise ValueError(f"kind must be factorized, vanilla or nmf, got {kind!r}")
     return model.to(next(iter(weights.values())).dtype)

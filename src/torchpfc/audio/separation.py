@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchpfc.audio.features import Features, StreamingAnalysis, StreamingSynthesis
 from torchpfc.audio.files import AudioReader, AudioWriter
-from torchpfc.audio.masks import apply_mask, oracle_mask, soft_mask
+from torchpfc.audio.masks import apply_mask, check_power, soft_mask
 from torchpfc.audio.resampling import Resampler
 from torchpfc.data.formats import DataError
 from torchpfc.solvers.checks import check_at_least_one
@@ -37,9 +37,10 @@ class Separated(NamedTuple):
 class Separator:
     r"""Separates a mixture that comes in pieces, in constant memory.
 
-    The model maps features of a mixture to those of its vocals. Their ratio is a soft mask for the spectrogram of the
-    mixture, whose phase is kept. The accompaniment is what is left of the mixture. Each channel is heard by itself.
-    Frequencies above the bins that the model knows stay with the accompaniment.
+    The model maps features of a mixture to those of its vocals, or to those of its vocals and then those of the rest.
+    These make a soft mask for the spectrogram of the mixture, whose phase is kept. The accompaniment is what is left of
+    the mixture. Each channel is heard by itself. Frequencies above the bins that the model knows stay with the
+    accompaniment.
 
     The state of the model is carried from block to block. Blocks do not depend on the pieces, so that the result is
     the same to the last bit, however the mixture was cut.
@@ -75,10 +76,8 @@ class Separator:
         block_frames: int = BLOCK_FRAMES,
     ) -> None:
         check_at_least_one(rate=rate, channels=channels, block_frames=block_frames)
-        if not power > 0:
-            raise ValueError(f"power must be positive, got {power}")
         self.model, self.features = model.eval(), Features() if features is None else features
-        self.channels, self.power = channels, power
+        self.channels, self.power = channels, check_power(power)
         self._weight = next(model.parameters(), torch.empty(0))
         self._to_features = Resampler(rate, self.features.rate, channels)
         self._analysis = StreamingAnalysis(self.features, channels)
@@ -170,7 +169,10 @@ def separate(
 
 
 def separate_by_oracle(mixture: Tensor, vocals: Tensor, features: Features | None = None) -> Separated:
-    r"""Separates a mixture by the best mask that there is, which needs the true vocals: the ceiling.
+    r"""Separates a mixture by the ideal ratio mask, which needs the true vocals.
+
+    It is the mask of a model that knows the features of vocals and rest exactly: the ceiling of ratios in decibels for
+    all that separate by such masks.
 
     Args:
         mixture: The samples, at the rate of the features.
@@ -182,7 +184,8 @@ def separate_by_oracle(mixture: Tensor, vocals: Tensor, features: Features | Non
     """
     features = Features() if features is None else features
     spectrum = features.analyze(mixture, whole=True)
-    mask = oracle_mask(features.analyze(vocals, whole=True), spectrum, features)
+    parts = [features.of(features.analyze(part, whole=True)) for part in (vocals, mixture - vocals)]
+    mask = soft_mask(torch.cat(parts, dim=-1), features.of(spectrum), features)
     estimate = features.synthesize(apply_mask(mask, spectrum))[:, : mixture.shape[-1]]
     return Separated(estimate, mixture - estimate)
 

@@ -9,7 +9,7 @@ from torchpfc.paper.recurrent_models import SequenceErrors
 from torchpfc.paper.results import Result
 from torchpfc.paper.settings import Component
 from torchpfc.paper.stack_run import Found, StackRun
-from torchpfc.training import random_stream
+from torchpfc.training import Objective, random_stream
 
 
 class SideBySide(Component):
@@ -32,7 +32,13 @@ class NetworkRun(StackRun):
         return [self.jobs[i].seed for i in self.members.tolist()]
 
     def gradient_learner(
-        self, input_size: int, output_size: int, *, init_high: float | None = None, last: int | None = None
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        init_high: float | None = None,
+        last: int | None = None,
+        objective: Objective | None = None,
     ) -> GradientLearner:
         """All networks as they begin, where they learn by backpropagation.
 
@@ -41,6 +47,7 @@ class NetworkRun(StackRun):
             output_size: Size of the output of a slice.
             init_high: Width of the range that weights start from; None takes the published one.
             last: How many slices, at the end, have a target; None for all.
+            objective: What to learn for; None takes the paper's loss.
         """
         network, optimizing = self.config.network, self.config.optimizer
         streams = [random_stream(job.seed, "weights") for job in self.jobs]
@@ -50,7 +57,8 @@ class NetworkRun(StackRun):
         factorized = network.model == "factorized"
         if factorized and network.nonnegative:
             keep_nonnegative(stack, optimizer)
-        errors = SequenceErrors(1.0, network.reconstruction_weight if factorized else 0.0, last)
+        weight = network.reconstruction_weight if factorized else 0.0
+        errors = SequenceErrors(1.0, weight, last) if objective is None else objective
         return GradientLearner(stack, optimizer, lambda members: errors, self.fabric)
 
     def result(self, i: int, found: Found) -> Result:

@@ -133,7 +133,7 @@ _MODULES = {
     "ordered-mnist": "continual_tables",
     "copy-task": "copy_task",
     "repeating-sequence": "repeating_sequence",
-    "separation": "separation",
+    "separation": "separation_tables",
     "sequential-mnist": "sequential_mnist",
     "unlearning": "unlearning",
 }

@@ -17,11 +17,12 @@ from torchpfc.data.images import data_folders
 from torchpfc.paper.components import Optimizer
 from torchpfc.paper.recurrent_models import Network
 from torchpfc.paper.recurrent_run import SideBySide
-from torchpfc.paper.settings import Count, Positive, change, check_positive, one_of
+from torchpfc.paper.settings import Amount, Count, Positive, change, check_positive, one_of
 from torchpfc.paper.songs import fingerprint, generate_tracks
 
 GENERATED = "generated"
 NETWORKS = ("factorized", "vanilla")
+TRUTHS = ("ideal-mask", "ideal-features")
 FEATURES = Features()
 
 
@@ -29,10 +30,17 @@ FEATURES = Features()
 class SeparationConfig(SideBySide):
     """How vocals are separated; the defaults are the published ones of the factorized network."""
 
-    model: Annotated[str, one_of(*NETWORKS, "nmf", "mixture", "oracle")] = "factorized"
-    """A network (factorized, vanilla), NMF frame by frame (nmf), and what to compare with: the mixture, the oracle."""
-    dataset: str = GENERATED
+    model: Annotated[str, one_of(*NETWORKS, "nmf", *TRUTHS, "mixture")] = "factorized"
+    """A network (factorized, vanilla), NMF frame by frame (nmf), and what to compare with: the mixture, or what knows
+    the truth, as a mask (ideal-mask) or as features (ideal-features)."""
+    source: str = GENERATED
     """Songs that are made up (generated), or the name of a data folder that has songs in `train` and `test`."""
+    predicts: Annotated[str, one_of("vocals", "both")] = "vocals"
+    """What a network answers: features of the vocals, or those of the vocals and those of the rest."""
+    mask_power: Positive = 1.0
+    """Of the mask that its answers make."""
+    mask_weight: Amount = 0.0
+    """What errors of the masked mixture count in its loss, beside those of features."""
     num_basis: Count = 1024
     """Size of the state; for NMF, columns of vocals and of the rest together."""
     iterations: Count = 10
@@ -74,7 +82,7 @@ class SeparationConfig(SideBySide):
         """A few steps with songs of a moment, made up whatever was asked for."""
         return change(
             self,
-            dataset=GENERATED,
+            source=GENERATED,
             num_basis=6,
             iterations=2,
             batch_size=2,
@@ -116,7 +124,7 @@ class Songs:
 
     def test(self) -> Iterator[Track]:
         """Each test song."""
-        if self.config.dataset == GENERATED:
+        if self.config.source == GENERATED:
             yield from _make_songs("test", self.config.test_songs, self.config.song_seconds)
         for path in self.test_files:
             yield from load_tracks([path])
@@ -149,14 +157,14 @@ def load_songs(config: SeparationConfig, data_dir: Path | None = None) -> Songs:
     Raises:
         DataError: Where the set is missing, or one of its parts.
     """
-    if config.dataset == GENERATED:
+    if config.source == GENERATED:
         train = _make_songs("train", config.train_songs, config.song_seconds)
         return Songs(train, _make_songs("valid", config.valid_songs, config.song_seconds), [], config)
-    places = [folder / config.dataset for folder in data_folders(data_dir)]
+    places = [folder / config.source for folder in data_folders(data_dir)]
     root = next((place for place in places if place.is_dir()), None)
     if root is None:
         tried = ", ".join(map(str, places))
-        raise DataError(f"{config.dataset} must be in a data folder, got nothing at {tried}; put train and test there")
+        raise DataError(f"{config.source} must be in a data folder, got nothing at {tried}; put train and test there")
     files = find_musdb(root)
     held_out = find_tracks(root / "valid") if (root / "valid").is_dir() else files.valid
     if not held_out:
