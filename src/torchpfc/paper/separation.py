@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -132,7 +132,12 @@ def make_method(config: SeparationConfig, songs: Songs, seed: int) -> Method:
     """What takes no steps."""
     if config.model == "nmf":
         return ByModel(fit_nmf(config, songs, seed), config.mask_power)
-    return {"mixture": ByNothing, "ideal-mask": ByIdealMask, "ideal-features": ByIdealFeatures}[config.model]()
+    without: dict[str, Callable[[], Method]] = {
+        "mixture": ByNothing,
+        "ideal-mask": ByIdealMask,
+        "ideal-features": ByIdealFeatures,
+    }
+    return without[config.model]()
 
 
 def fit_nmf(config: SeparationConfig, songs: Songs, seed: int) -> NMFSeparator:

@@ -167,7 +167,7 @@ class _Errors(NamedTuple):
     """Of the clips of a song."""
 
     total: float
-    count: int
+    clips: int
 
 
 def _clip_errors(method: Method, track: Track, samples: int) -> _Errors:
