@@ -43,7 +43,7 @@ def test_every_run_has_to_be_within_its_limits(values, verdict, found):
 def test_a_mean_may_be_within_limits_that_a_run_is_not():
     check = Within(row="A", metric="valid_accuracy", low=9.0, high=11.0)
     judged = judge_within(check, lines(*several(A, 8.0, 12.0, metric="valid_accuracy")))
-    assert (judged.verdict, judged.found) == (Verdict.MET, "`A` 10.00 (n = 2)")
+    assert (judged.verdict, judged.found) == (Verdict.MET, "`A` 10.00 (2 runs)")
 
 
 def test_a_check_may_ask_for_a_preset():
@@ -78,8 +78,8 @@ def test_a_lower_error_is_no_worse(lower, verdict):
 def test_rows_are_compared_under_a_preset_that_both_were_run_with():
     runs = [*several(A, 90.0), *several(faster(A), 95.0, 95.0), *several(B, 90.0)]
     level = Level(row="A", other="B")
-    assert judge_level(level, lines(*runs)).found == "`A` 90.00 (n = 1) against `B` 90.00 (n = 1)"
-    assert judge_level(level, lines(*runs[1:])).found == "`A` 95.00 (n = 2) against `B` 90.00 (n = 1)"
+    assert judge_level(level, lines(*runs)).found == "`A` 90.00 (1 run) against `B` 90.00 (1 run)"
+    assert judge_level(level, lines(*runs[1:])).found == "`A` 95.00 (2 runs) against `B` 90.00 (1 run)"
 
 
 def test_a_claim_holds_as_far_as_its_checks_were_run_and_not_if_one_fails():
@@ -103,10 +103,10 @@ def test_a_document_has_claims_with_their_verdicts(monkeypatch):
     monkeypatch.setattr("torchpfc.paper.report.compare.CLAIMS", [*said, unknown])
     text = document(*several(A, 60.0), of=OF)
     assert [row[-2:] for row in rows(part(text, "claims"))] == [
-        ["`A` 60.00 (n = 1)", "met"],
-        ["`A` 60.00 (n = 1)", "**contradicted**"],
+        ["`A` 60.00 (1 run)", "met"],
+        ["`A` 60.00 (1 run)", "**contradicted**"],
         ["`B` not run", "not run"],
-        ["`A` 60.00 (n = 1)<br>`B` not run", "met, as far as run"],
+        ["`A` 60.00 (1 run)<br>`B` not run", "met, as far as run"],
     ]
 
 

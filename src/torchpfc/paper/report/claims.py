@@ -93,4 +93,5 @@ def _not_run(lines: Iterable[Line]) -> Finding:
 
 
 def _mean(sample: Sample) -> str:
-    return f"{number(sample.mean, sample.metric)} (n = {len(sample.results)})"
+    count = len(sample.results)
+    return f"{number(sample.mean, sample.metric)} ({count} run{'s' if count > 1 else ''})"
