@@ -399,7 +399,7 @@ def _train_separator(song: Path | None, model: Path, out: Path | None, train: Pa
         raise _Problem("SONG and --out must be left out with --train, which makes a model and separates nothing")
     with _explained():
         made = train_separator(train, model, seed=seed, device=device)
-    print(f"wrote {model}: error on validation songs {made.valid_mse:.5f} after {made.steps:,} steps, the lowest")
+    print(f"wrote {model}: error on validation songs {made.valid_loss:.5f} after {made.steps:,} steps, the lowest")
     print(f"next: torchpfc separate song.wav --model {model} --out parts")
     return 0
 

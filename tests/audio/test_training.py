@@ -8,11 +8,11 @@ from tests.audio.test_stems import tone, write_song, write_stem_file
 from torchpfc.audio import (
     STEMS,
     Audio,
+    SeparationErrors,
     Track,
     all_clips,
-    feature_mse,
     find_training_songs,
-    hear,
+    hear_both,
     load_separator,
     load_tracks,
     train_separator,
@@ -74,11 +74,13 @@ def test_a_model_is_made_from_songs(songs: Path, tmp_path: Path) -> None:
         train_separator(songs, tmp_path / str(steps), lr=lr, steps=steps, **SMALL)
         for steps, lr in ((1, 1e-9), (25, 3e-3))
     )
-    assert made.folder == tmp_path / "25" and made.steps == 25 and made.valid_mse < 0.5 * untrained.valid_mse
+    assert made.folder == tmp_path / "25" and made.steps == 25 and made.valid_loss < 0.5 * untrained.valid_loss
     saved = load_separator(made.folder)
-    assert saved.about == {"valid_mse": made.valid_mse, "steps": 25, "seed": 0}
-    x, target = hear(all_clips(load_tracks([songs / "song 1"]), 22_050))
-    assert feature_mse(saved.model(x)[0], target) == pytest.approx(made.valid_mse, rel=1e-3)
+    assert saved.about == {"valid_loss": made.valid_loss, "steps": 25, "seed": 0}
+    (valid,) = load_tracks([songs / "song 1"])
+    x, target = hear_both(all_clips([valid.to(dtype=torch.float16)], 22_050))
+    loss = SeparationErrors(saved.features, mask_weight=4.0, power=1.5)(saved.model, x, target).loss
+    assert saved.power == 1.5 and loss.item() == pytest.approx(made.valid_loss, rel=1e-4)
 
 
 def test_the_best_model_is_kept_and_training_stops(
@@ -89,7 +91,7 @@ def test_the_best_model_is_kept_and_training_stops(
     monkeypatch.setattr(training, "PATIENCE", 2)
     monkeypatch.setattr(training, "_validate", lambda *_: torch.tensor(errors.pop(0)))
     made = train_separator(songs, tmp_path / "model", steps=100, **SMALL)
-    assert (made.valid_mse, made.steps) == (1.0, 2) and errors.pop(0) == 0.0
+    assert (made.valid_loss, made.steps) == (1.0, 2) and errors.pop(0) == 0.0
     two = train_separator(songs, tmp_path / "two", steps=2, **SMALL)
     kept, same = (load_separator(model.folder).model.state_dict() for model in (made, two))
     assert all(torch.equal(kept[name], same[name]) for name in kept)
@@ -97,7 +99,7 @@ def test_the_best_model_is_kept_and_training_stops(
 
 def test_the_seed_decides(songs: Path, tmp_path: Path) -> None:
     one, same, other = (
-        train_separator(songs, tmp_path / str(k), steps=2, seed=seed, **SMALL).valid_mse
+        train_separator(songs, tmp_path / str(k), steps=2, seed=seed, **SMALL).valid_loss
         for k, seed in enumerate((0, 0, 1))
     )
     assert one == same != other
@@ -114,7 +116,7 @@ def test_songs_of_any_kind_are_learned_from(songs: Path, tmp_path: Path) -> None
     write_song(songs / "silent", count=20_000, channels=1, rate=22_050)
     write_audio(songs / "silent" / "vocals.wav", Audio(torch.zeros(2, 20_000), 22_050))
     write_stem_file(songs / "file.stem.mp4", [tone(440, count=30_000)] * 5, rate=48_000)
-    assert 0 < train_separator(songs, tmp_path / "model", steps=2, **SMALL).valid_mse < 1
+    assert 0 < train_separator(songs, tmp_path / "model", steps=2, **SMALL).valid_loss < 1
 
 
 # What cannot be
@@ -151,12 +153,12 @@ def test_a_command_makes_a_model(
     about = load_separator(model).about
     assert about["seed"] == 3
     assert capsys.readouterr().out == (
-        f"wrote {model}: error on validation songs {about['valid_mse']:.5f} after 1 steps, the lowest\n"
+        f"wrote {model}: error on validation songs {about['valid_loss']:.5f} after 1 steps, the lowest\n"
         f"next: torchpfc separate song.wav --model {model} --out parts\n"
     )
     assert main(["separate", "--train", str(songs), "--model", str(model)]) == 2
     written = capsys.readouterr().err
-    assert f"{model} must be a new or an empty folder, got something in it" in written and written.count("\n") == 1
+    assert f"{model} must be a new or an empty folder, got neither; delete" in written and written.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -252,22 +252,31 @@ def test_what_was_found_can_be_listened_to(tmp_path: Path) -> None:
 def test_songs_of_a_folder(tmp_path: Path) -> None:
     for part, first in (("train", 0), ("valid", 2), ("test", 3)):
         write_songs(tmp_path / "mine" / part, 2 if part == "train" else 1, first)
+    for stem in STEMS:  # a song without vocals, which has no ratio
+        silent = torch.zeros(1, 88_200) if stem == "vocals" else generate_track(4, seconds=2.0).stems[stem]
+        write_audio(tmp_path / "mine" / "test" / "song 4" / f"{stem}.wav", Audio(silent, 44_100))
     config = small(model="vanilla", source="mine")
     songs = load_songs(config, tmp_path)
-    assert [len(songs.train), len(songs.valid), len(list(songs.test()))] == [2, 1, 1]
+    assert [len(songs.train), len(songs.valid), len(list(songs.test()))] == [2, 1, 2]
     assert songs.train[0].vocals.dtype == torch.float16 and next(songs.test()).vocals.dtype == torch.float32
     (result,) = run_small(tmp_path / "results", 0, config=config, data_dir=tmp_path)
-    assert result.data == {"mine": songs.fingerprint} and math.isfinite(result.metrics["test_mse"])
+    assert result.data == {"mine": songs.fingerprint}
+    assert all(math.isfinite(result.metrics[name]) for name in ("test_mse", "vocals_sdr", "vocals_plain_sdr"))
     assert len(find_tracks(tmp_path / "mine" / "valid")) == 1
 
 
 def test_songs_that_are_missing_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"mine must be in a data folder, got nothing at .*mine; put train and test"):
         load_songs(small(source="mine"), tmp_path)
+    with pytest.raises(DataError, match=r"got nothing at .*; run `torchpfc data get musdb18-7s --data-dir "):
+        load_songs(small(source="musdb18-7s"), tmp_path)
     for part in ("train", "test"):
         write_songs(tmp_path / "mine" / part, 1)
     with pytest.raises(DataError, match="mine must have songs in valid, got no such folder"):
         load_songs(small(source="mine"), tmp_path)
+    write_songs(tmp_path / "mine" / "valid", 1)
+    with pytest.raises(DataError, match=r"mine/train/song 0 must be as long as a clip, 3\.00 seconds, got 2\.00;"):
+        load_songs(small(source="mine", clip_seconds=3.0), tmp_path)
 
 
 def test_trying_it_out_makes_songs_up_whatever_was_asked_for() -> None:

@@ -71,7 +71,7 @@ def bss_eval(reference: Separated, estimate: Separated, rate: int = 44_100) -> T
 
     As in the evaluation campaigns: windows of one second, filters of 512 taps for the whole track, and the median over
     the windows that are not silent. Where all channels are the same, one is scored: filters from several that are alike
-    are not defined.
+    are not defined. Where a part is silent from beginning to end, no ratio is defined, and all are NaN.
 
     Args:
         reference: The true parts.
@@ -80,17 +80,13 @@ def bss_eval(reference: Separated, estimate: Separated, rate: int = 44_100) -> T
 
     Shape:
         - each part: $(\text{channels}, n)$
-
-    Raises:
-        ValueError: Where a part is silent from beginning to end, so that no ratio is defined.
     """
     if {part.shape for part in (*reference, *estimate)} != {reference.vocals.shape}:
         shapes = [tuple(part.shape) for part in (*reference, *estimate)]
         raise ValueError(f"all parts must have the same shape, got {shapes}")
-    for which, parts in (("reference", reference), ("estimate", estimate)):
-        for name, part in zip(Separated._fields, parts, strict=True):
-            if not bool(part.any()):
-                raise ValueError(f"{name} of {which} must not be silent, got nothing but zeros")
+    if not all(bool(part.any()) for part in (*reference, *estimate)):
+        undefined = Scores(*[float("nan")] * 3)
+        return TrackScores(undefined, undefined)
     if all(bool((part == part[:1]).all()) for part in (*reference, *estimate)):
         reference, estimate = (Separated(*(part[:1] for part in parts)) for parts in (reference, estimate))
     true, found = (

@@ -13,7 +13,8 @@ import torch
 from torchpfc.audio import Features, Track, find_musdb, find_tracks
 from torchpfc.audio.stems import load_tracks
 from torchpfc.data.formats import DataError
-from torchpfc.data.images import data_folders
+from torchpfc.data.images import data_folders, download_command
+from torchpfc.data.songs import EXCERPTS
 from torchpfc.paper.components import Optimizer
 from torchpfc.paper.recurrent_models import Network
 from torchpfc.paper.recurrent_run import SideBySide
@@ -127,7 +128,7 @@ class Songs:
         if self.config.source == GENERATED:
             yield from _make_songs("test", self.config.test_songs, self.config.song_seconds)
         for path in self.test_files:
-            yield from load_tracks([path])
+            yield from load_tracks([path], min_samples=self.config.samples)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -164,14 +165,16 @@ def load_songs(config: SeparationConfig, data_dir: Path | None = None) -> Songs:
     root = next((place for place in places if place.is_dir()), None)
     if root is None:
         tried = ", ".join(map(str, places))
-        raise DataError(f"{config.source} must be in a data folder, got nothing at {tried}; put train and test there")
+        command = f"run `{download_command(EXCERPTS, places[-1].parent)}`"
+        advice = command if config.source == EXCERPTS else "put train and test there"
+        raise DataError(f"{config.source} must be in a data folder, got nothing at {tried}; {advice}")
     files = find_musdb(root)
     held_out = find_tracks(root / "valid") if (root / "valid").is_dir() else files.valid
     if not held_out:
         raise DataError(f"{root} must have songs in valid, got no such folder")
     # Songs for training stay in memory, all of them: in half precision, which is 66 dB below the signal.
     train, valid = (
-        [track.to(dtype=torch.float16) for path in part for track in load_tracks([path])]
+        [track.to(dtype=torch.float16) for path in part for track in load_tracks([path], min_samples=config.samples)]
         for part in (files.train, held_out)
     )
     return Songs(train, valid, files.test, config)

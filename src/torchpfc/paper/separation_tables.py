@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from torchpfc.audio.training import MASK_POWER, MASK_WEIGHT
+from torchpfc.data.songs import EXCERPTS
 from torchpfc.paper.registry import Experiment, Ratio, Row, Table, as_published, register
 from torchpfc.paper.separation import NAME, run
 from torchpfc.paper.separation_songs import GENERATED, SeparationConfig
@@ -23,11 +25,10 @@ SMALL = {
 BEST_RATES = {"FAC": 1e-3, "VAN": 1e-3}
 """Of `RATES`, those with the lowest error on validation songs that are made up, for small networks."""
 
-EXCERPTS = "musdb18-7s"
 EXCERPT_RATES = {"FAC": 1e-3, "VAN": 1e-3}
 """The same for the excerpts of MUSDB18."""
 
-RATIO: dict[str, Any] = {"predicts": "both", "mask_power": 1.5, "mask_weight": 4.0}
+RATIO: dict[str, Any] = {"predicts": "both", "mask_power": MASK_POWER, "mask_weight": MASK_WEIGHT}
 """What separates better than the paper's recipe: chosen on validation songs of the excerpts."""
 
 
