@@ -83,6 +83,10 @@ class Optimizer(Component):
     weight_decay: Share = 1e-4
     """Share of each weight that a step takes away, not multiplied by the learning rate."""
 
+    def smoke(self) -> Self:
+        """One rate for all rows: those that differ in it alone are run once, since nothing is learned."""
+        return replace(self, lr=Optimizer.lr)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RatedOptimizer(Optimizer):
@@ -94,6 +98,10 @@ class RatedOptimizer(Optimizer):
     """Use after which a column moves half as far, in steps of average use."""
     use_kept: float = 1.0
     """How much of the use before a step keeps; with 1 it never fades."""
+
+    def smoke(self) -> Self:
+        """The same for how fast rates fall."""
+        return replace(super().smoke(), half_after=RatedOptimizer.half_after)
 
     @property
     def measure(self) -> CodeUse | Age:
