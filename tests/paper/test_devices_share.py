@@ -20,7 +20,10 @@ from torchpfc.paper.settings import settings
 pytest.importorskip("sklearn")  # brings the digits
 
 REFUSING = {
-    "split-mnist": ["T3*.NCM", "T3*.LDA", "T3*.RFF", "*PARTS*"],
+    "split-mnist": [
+        *("T3*.NCM", "T3*.LDA", "T3*.RFF", "*PARTS*"),
+        *(f"{table}.{use}" for table in ("RATES.*", "STRENGTH.*") for use in ("code*", "square*", "mean*", "age*")),
+    ],
     "ordered-mnist": ["T4.PARTS.*"],
     "copy-task": ["COPY.NMF.*", "COPY.SEMI.*", "COPYN.*"],
     "repeating-sequence": ["*"],
@@ -28,7 +31,8 @@ REFUSING = {
     "sequential-mnist": ["T7.NMF.*"],
     "unlearning": ["EXACT.*"],
 }
-"""Rows of what has no gradients that could be averaged over parts of a batch, or one sequence alone."""
+"""Rows of what has no gradients that could be averaged over parts of a batch, or one sequence alone, or whose rates go
+by the codes of whole batches."""
 
 SHARED = {
     "mlp-image": ["T1.M.300"],

@@ -148,8 +148,8 @@ class Window(Component):
         return min(count, int(position - self.sweep_speed + self.width)) if position > 0 else 0
 
     def smoke(self) -> Self:
-        """A window that fits into few columns."""
-        return replace(self, width=min(self.width, 4), sweep_speed=min(self.sweep_speed, 0.25))
+        """One window for all rows that have one, which fits into few columns."""
+        return replace(self, width=4, sweep_speed=0.25) if self.width else self
 
 
 @dataclass(frozen=True, kw_only=True)
