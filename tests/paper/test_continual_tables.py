@@ -1,5 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -7,11 +8,12 @@ import pytest
 from torchpfc.paper import experiments
 from torchpfc.paper.components import PFCModel
 from torchpfc.paper.continual import ORDERED_MLP, SPLIT_MLP, OrderedMNIST, SplitMNIST
-from torchpfc.paper.continual_rates import CHOSEN, chosen_rows
+from torchpfc.paper.continual_rates import CHOSEN
 from torchpfc.paper.continual_tables import PARTS, SUMS
 from torchpfc.paper.registry import Row
-from torchpfc.paper.report.compare import fill
-from torchpfc.paper.results import load_results
+from torchpfc.paper.report.compare import Line, fill
+from torchpfc.paper.report.continual import mean_matrix
+from torchpfc.paper.results import Result
 from torchpfc.paper.settings import change, settings
 from torchpfc.solvers import Implicit
 
@@ -115,16 +117,35 @@ def test_rates_of_columns_are_compared_with_the_paper_and_chosen_from_the_rows_o
     assert found["RATES.M.square"] == replace(found["T3.PFC"], optimizer=transferred)
 
 
-def test_the_settings_of_rates_have_the_highest_accuracy_on_held_out_images() -> None:
-    experiment = experiments()["split-mnist"]
-    table = next(table for table in experiment.tables if table.id == "STRENGTH")
-    sheet = fill(experiment, table, load_results(Path(__file__).parents[2] / "docs" / "results"))
-    found = {line.row.id: line for line in sheet.lines}
+@pytest.fixture(scope="module")
+def lines() -> dict[str, Line]:
+    """What the committed results say of rates."""
+    experiment, folder = experiments()["split-mnist"], Path(__file__).parents[2] / "docs" / "results" / "split-mnist"
+    results = [Result.load(path) for path in folder.iterdir()]
+    tables = [table for table in experiment.tables if table.id in ("RATES", "STRENGTH")]
+    return {line.row.id: line for table in tables for line in fill(experiment, table, results).lines}
+
+
+def test_the_settings_of_rates_have_the_highest_accuracy_on_held_out_images(lines: dict[str, Line]) -> None:
     for name in CHOSEN:
-        lines = [line for id, line in found.items() if id.startswith(f"STRENGTH.{name}.")]
-        assert all(len(line.samples["fast"].results) == 3 for line in lines), name
-        best = max(lines, key=lambda line: round(line.samples["fast"].mean, 6))  # of equal ones the first
-        assert best.row.config == next(row.config for row in chosen_rows() if row.id == f"RATES.{name}"), name
+        searched = [line for id, line in lines.items() if id.startswith(f"STRENGTH.{name}.")]
+        assert all(len(line.samples["fast"].results) == 3 for line in searched), name
+        best = max(searched, key=lambda line: round(line.samples["fast"].mean, 6))  # of equal ones the first
+        assert best.row.config == lines[f"RATES.{name}"].row.config, name
+
+
+@pytest.mark.parametrize("preset", ["paper", "fast"])
+def test_what_is_said_of_rates_is_what_was_found(preset: str, lines: dict[str, Line]) -> None:
+    found = {name: lines[f"RATES.{name}"].samples[preset] for name in CHOSEN}
+    accuracy = {name: sample.mean for name, sample in found.items()}
+    assert all(accuracy["D.SLW"] - accuracy[f"D.{use}"] <= 3 for use in ("code", "square", "mean"))
+    assert all(accuracy["D50.SLW"] - accuracy[f"D50.{use}"] >= 9 for use in ("square", "mean"))
+    forgotten = {name: fmean(run.metrics["forgetting"] for run in sample.results) for name, sample in found.items()}
+    assert 40 < forgotten["D.RMSprop"] < 60 and accuracy["D.RMSprop"] < 60
+    for use in ("code", "square", "mean"):
+        *earlier, last = mean_matrix(found[f"D.{use}"].results)[-1]
+        assert last < min(earlier)
+    assert forgotten["D.age"] < 5 and accuracy["D.age"] < 40
 
 
 def test_cited_numbers_are_marked_and_never_run() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from torchpfc.paper.closed_form import OnePass, run_one_pass
 from torchpfc.paper.components import PFCModel
 from torchpfc.paper.continual import ORDERED_MLP, SPLIT_MLP, OrderedMNIST, OrderedRun, SplitMNIST, TasksRun, fast
-from torchpfc.paper.continual_rates import chosen_rows, search_rows
+from torchpfc.paper.continual_rates import NOTE, SEARCH_NOTE, chosen_rows, search_rows
 from torchpfc.paper.one_pass_learners import PartsMethod, SumsMethod
 from torchpfc.paper.registry import Cited, Experiment, Job, Row, Table, as_published, register
 from torchpfc.paper.results import Result
@@ -203,12 +203,13 @@ register(
                 tuple(_table_levers()),
                 "valid_accuracy",
             ),
-            Table("RATES", "Learning rates of their own for columns", tuple(chosen_rows())),
+            Table("RATES", "Learning rates of their own for columns", tuple(chosen_rows()), note=NOTE),
             Table(
                 "STRENGTH",
                 "How fast rates of columns fall, and what they are compared with",
                 tuple(search_rows()),
                 "valid_accuracy",
+                SEARCH_NOTE,
             ),
         ),
     )
