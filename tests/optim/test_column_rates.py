@@ -272,6 +272,23 @@ def test_the_loop_of_the_library_counts_what_is_learned_and_not_what_is_measured
     assert optimizer.use(block.weight_x).mean() == pytest.approx(6)
 
 
+@pytest.mark.gpu
+def test_a_recorded_step_counts_and_moves_as_an_eager_one_does() -> None:
+    found = []
+    for capture in (True, False):
+        stack = stack_models([make_block(seed) for seed in range(2)]).cuda()
+        optimizer = ColumnRates(RMSprop(stack.parameters(), lr=1e-2), half_after=3.0)
+        count_use(stack, optimizer)
+        keep_nonnegative(stack, optimizer)
+        batches = Batches(random(40, 4).cuda(), random(40, 2).cuda(), batch_size=4)
+        list(fit(stack, optimizer, batches, SquaredErrors(), epochs=2, capture=capture))
+        found.append((stack.weight_x.detach(), optimizer.use(stack.weight_x)))
+    (weight, use), (eager_weight, eager_use) = found
+    torch.testing.assert_close(weight, eager_weight)
+    torch.testing.assert_close(use, eager_use)
+    assert use.mean().item() == pytest.approx(20)
+
+
 def test_a_ledger_says_that_every_column_could_be_written() -> None:
     block, ledger = make_block(), Ledger()
     optimizer = ColumnRates(RMSprop(block.parameters()), half_after=1e-3)
