@@ -30,7 +30,7 @@ from torchpfc.audio import (
 from torchpfc.audio.files import Audio, encode_mp3
 from torchpfc.audio.metrics import finite_median
 from torchpfc.nn import FactorizedRNN, record_couplings
-from torchpfc.paper.drawing import LINE, draw_framed, draw_pixels
+from torchpfc.paper.drawing import COLUMNS_GAP, LINE, SPECTROGRAM_GAP, draw_framed, draw_pixels
 from torchpfc.paper.separation_songs import FEATURES, Songs
 from torchpfc.paper.stack_run import Found
 
@@ -218,7 +218,7 @@ def draw(method: Method, track: Track) -> dict[str, str]:
     found = method.separate(track).vocals
     spectra = [FEATURES.of(FEATURES.analyze(part))[0].T.flip(0) for part in (track.mixture, track.vocals, found)]
     brightest = max(float(spectra[0].max()), 1e-12)
-    gap = torch.full((len(spectra[0]), 6), 0.0)
+    gap = torch.full((len(spectra[0]), SPECTROGRAM_GAP), 0.0)
     side_by_side = [part for spectrum in spectra for part in (spectrum / brightest, gap)][:-1]
     images = {"spectrograms": draw_framed(torch.cat(side_by_side, dim=1))}
     if isinstance(method, ByModel) and (columns := columns_used(method.model, track)) is not None:
@@ -264,7 +264,7 @@ def _draw_columns(columns: Tensor) -> str:
         pixels = torch.stack([gray, gray * red, gray * red], dim=-1)  # (bins, r, 3)
         wide = pixels.repeat_interleave(COLUMN_WIDTH, dim=1)
         wide[:, ::COLUMN_WIDTH] = 1.0  # a gap
-        rows += [wide, torch.full((2, wide.shape[1], 3), 1 - LINE)]
+        rows += [wide, torch.full((COLUMNS_GAP, wide.shape[1], 3), 1 - LINE)]
     return draw_pixels((255 * torch.cat(rows[:-1])).round().byte())
 
 

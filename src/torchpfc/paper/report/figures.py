@@ -10,8 +10,9 @@ from torchpfc.paper.report.charts import Axes, Dots, Panel, Series, dot_chart, l
 from torchpfc.paper.report.compare import Line, Sample, Sheet, is_share, ordered
 from torchpfc.paper.report.continual import CONTINUAL, SWEEP
 from torchpfc.paper.report.kinds import Figure, Kind, corrupt, draw_pictures, gather, pictured
-from torchpfc.paper.report.layout import Wording, by_first, by_size
+from torchpfc.paper.report.layout import by_first, by_size
 from torchpfc.paper.report.recurrent import OVER, RECURRENT
+from torchpfc.paper.report.songs import SEPARATION
 from torchpfc.paper.report.words import describe, name_preset, number, on_axis, varying
 
 SERIES_IN_A_PANEL = 6
@@ -153,13 +154,6 @@ def draw_images(sheet: Sheet, title: str, *, name: str) -> str | None:
     return draw_pictures(shown, title)
 
 
-def draw_songs(sheet: Sheet, title: str, *, name: str) -> str | None:
-    """One picture of each row that has it, in the words of the row."""
-    wording = Wording.of(sheet.table)
-    shown = [(wording.describe(line) or line.row.id, run, name) for line, run in pictured(sheet, name)]
-    return draw_pictures(shown, title)
-
-
 BANDS = "in a band from the lowest to the highest, unless there are many lines"
 
 SETTLED = f"the mean over the runs that were still training, {BANDS}"
@@ -268,21 +262,4 @@ IMAGES = tuple(
         ("completion", "completed images", "Images with one half hidden, and how the model completes them."),
         ("class_to_image", "images of classes", "The image that the model gives for each class, from the class alone."),
     )
-)
-
-SEPARATION = (
-    Kind(
-        "spectrograms",
-        "what was separated",
-        "Five seconds of a test song, low frequencies below: from left to right the mixture, the true vocals, and what "
-        "was found of them. Features as the models hear them, darker where they are louder.",
-        partial(draw_songs, name="spectrograms"),
-    ),
-    Kind(
-        "columns",
-        "what the model heard",
-        "The columns that were used most in these five seconds, low ones first: above what each explains of the "
-        "mixture, below what it says of the vocals. Red is taken away.",
-        partial(draw_songs, name="columns"),
-    ),
 )

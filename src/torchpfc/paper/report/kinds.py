@@ -72,13 +72,16 @@ def draw_pictures(shown: Iterable[tuple[str, Result, str]], title: str) -> str |
         shown: What to write below an image, the run, and the name of the image.
         title: What they show, for readers who cannot see it.
     """
-    pictures = []
-    for label, result, name in shown:
-        try:
-            pictures.append(Picture(label, result.images[name]))
-        except ValueError as error:
-            raise corrupt(result, f"images that can be drawn ({error})") from None
+    pictures = [find_picture(*each) for each in shown]
     return picture_chart(pictures, title=title) if pictures else None
+
+
+def find_picture(label: str, result: Result, name: str) -> Picture:
+    """An image of a run, with what to write beside it."""
+    try:
+        return Picture(label, result.images[name])
+    except ValueError as error:
+        raise corrupt(result, f"images that can be drawn ({error})") from None
 
 
 def corrupt(result: Result, wanted: str) -> CorruptFileError:
