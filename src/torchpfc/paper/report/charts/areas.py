@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torchpfc.markup import element
-from torchpfc.paper.report.charts.pictures import LARGEST, Picture
+from torchpfc.paper.report.charts.pictures import Picture
 from torchpfc.paper.report.charts.svg import WIDTH, Box, draw, rule, short, text
 
-LEFT, ABOVE, BELOW, BETWEEN = 56, 20, 22, 16
+LEFT, ABOVE, BELOW, BETWEEN = 56, 20, 22, 28
 """Room for ticks, names, ticks and the next picture."""
 
-TICK = 4
+TALLEST = 480
+"""How high a picture is at most; one that is higher is squeezed, as plots may be."""
+
+TICK, EDGE = 4, 0.04
+"""Length of a tick, and how near to an edge, as a share, its words stay inside."""
 
 
 @dataclass(frozen=True)
@@ -39,24 +43,31 @@ def area_chart(pictures: Sequence[tuple[Picture, Sequence[Area]]], *, title: str
     parts, top = _grays(*scale), 34.0
     for picture, areas in pictures:
         width, height = picture.size
-        size = min((WIDTH - LEFT) / width, LARGEST)
-        parts.append(text(0, top, picture.label, "title"))
-        where = Box(LEFT, top + 8 + ABOVE, size * width, size * height)
-        parts.append(element("image", href=f"data:image/png;base64,{picture.png}", **where.attributes()))
+        right = (WIDTH - LEFT) / width
+        down = min(right, TALLEST / height)
+        where = Box(LEFT, top + 8 + ABOVE, right * width, down * height)
+        image = element(
+            "image", href=f"data:image/png;base64,{picture.png}", preserveAspectRatio="none", **where.attributes()
+        )
+        parts += [text(0, top, picture.label, "title"), image]
         for area in areas:
             box = area.box
-            placed = Box(where.left + size * box.left, where.top + size * box.top, size * box.width, size * box.height)
-            parts += _surround(area, placed)
-        top = where.bottom + BELOW + BETWEEN + 12
-    return draw(parts, top - BETWEEN - 12, title)
+            corner = where.left + right * box.left, where.top + down * box.top
+            parts += _surround(area, Box(*corner, right * box.width, down * box.height), highest=where.top + down)
+        top = where.bottom + BELOW + BETWEEN
+    return draw(parts, top - BETWEEN, title)
 
 
-def _surround(area: Area, box: Box) -> list[str]:
-    parts = [element("rect", class_="frame", **box.attributes()), text(box.left, box.top - 6, area.name, "name")]
+def _surround(area: Area, box: Box, highest: float) -> list[str]:
+    """What belongs to an area; its name stands above it, or inside where something else is there."""
+    outside = box.top <= highest
+    where = (box.left, box.top - 6, area.name, "name") if outside else (box.left + 6, box.top + 16, area.name, "over")
+    parts = [element("rect", class_="frame", **box.attributes()), text(*where)]
     for share, words in area.across.items():
         x = box.left + share * box.width
         parts.append(rule(x, box.bottom, x, box.bottom + TICK, "axis"))
-        parts.append(text(x, box.bottom + 18, words, "middle" if 0 < share < 1 else "end" if share else ""))
+        kind = "" if share < EDGE else "end" if share > 1 - EDGE else "middle"
+        parts.append(text(x, box.bottom + 18, words, kind))
     for share, words in area.up.items():
         y = box.bottom - share * box.height
         parts.append(rule(box.left - TICK, y, box.left, y, "axis"))
