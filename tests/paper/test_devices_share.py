@@ -27,7 +27,7 @@ REFUSING = {
     "ordered-mnist": ["T4.PARTS.*"],
     "copy-task": ["COPY.NMF.*", "COPY.SEMI.*", "COPYN.*"],
     "repeating-sequence": ["*"],
-    "separation": ["SEP.NMF", "SEP.MIX", "SEP.ORACLE"],
+    "separation": ["*.NMF", "*.MIX", "*.IRM", "*.PHASE"],
     "sequential-mnist": ["T7.NMF.*"],
     "unlearning": ["EXACT.*"],
 }
