@@ -148,6 +148,19 @@ def test_what_is_said_of_rates_is_what_was_found(preset: str, lines: dict[str, L
     assert forgotten["D.age"] < 5 and accuracy["D.age"] < 40
 
 
+def test_what_is_said_of_rates_on_mnist_is_what_was_found(lines: dict[str, Line]) -> None:
+    samples = {name: lines[f"RATES.M.{name}"].deciding for name in ("RMSprop", "SLW", "code", "square", "mean", "age")}
+    assert all(samples.values())
+    found = {name: sample.mean for name, sample in samples.items() if sample is not None}
+    assert 9 < found["code"] - found["RMSprop"] < 12 and abs(found["square"] - found["mean"]) < 1
+    assert 0 < found["square"] - found["RMSprop"] < 7.55  # the deviation of the latter
+    assert all(found["SLW"] - found[name] > 17 for name in ("code", "square", "mean", "age"))
+    searched = {id: line.samples["fast"].mean for id, line in lines.items() if id.startswith("STRENGTH.M.")}
+    best = max(searched, key=searched.__getitem__)
+    assert best == "STRENGTH.M.square.0.01-10"
+    assert searched[best] - searched["STRENGTH.M.square.0.01-3"] > 8
+
+
 def test_cited_numbers_are_marked_and_never_run() -> None:
     table = experiments()["split-mnist"].tables[0]
     assert {cited.id: cited.value for cited in table.cited} == {

@@ -153,11 +153,20 @@ CLAIMS = (
         checks=tuple(Level(row=f"T7.FAC.YES.{size}.N", other=f"T7.VAN.YES.{size}") for size in (512, 2048)),
     ),
     Claim(
+        id="T7.iterations",
+        said="Ten iterations are only slightly less accurate than 50 to 100 (5.10)",
+        met_when="With 64 parts, with BPTT and without, ten are no less accurate than 50 or 100",
+        checks=tuple(
+            Level(row=f"T7K.{bptt}.10", other=f"T7K.{bptt}.{more}") for bptt in ("YES", "NO") for more in (50, 100)
+        ),
+    ),
+    Claim(
         id="LEVEL.songs",
         said="The same: vocals out of a mixture (5.11)",
-        met_when="It is no worse on MUSDB18, and on made-up songs with 256 parts",
+        met_when="It is no worse on MUSDB18, on its excerpts and on made-up songs with 256 parts",
         checks=(
             Level(row="SEP.FAC.256", other="SEP.VAN.256", lower_is_better=True),
+            Level(row="AUD7.FAC.256", other="AUD7.VAN.256", lower_is_better=True),
             Level(row="AUD.FAC", other="AUD.VAN", lower_is_better=True),
         ),
     ),

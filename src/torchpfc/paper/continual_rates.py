@@ -90,12 +90,15 @@ NOTE = (
     "matters which columns are slowed: by age all are slowed alike, which keeps the first tasks and leaves nothing "
     "to learn the last ones with. Rates are no way to need fewer columns: they spread over all there are, and with "
     "a quarter as many the window is at least nine points ahead. Columns in codes are the fewest that hold 99 % of "
-    "the codes of held-out images."
+    "the codes of held-out images. On MNIST, with the settings of the digits, little of this is left: rates by codes "
+    "are some ten points ahead of one rate for all, those by squares by no more than seeds differ, and the window is "
+    "more than seventeen points ahead of all."
 )
 
 SEARCH_NOTE = (
     "What the settings of RATES were chosen from, without test images: every combination of learning rate and use "
-    "after which a column moves half as far, and for the others of learning rate, width and speed."
+    "after which a column moves half as far, and for the others of learning rate, width and speed. On MNIST another "
+    "use is the best, and eight points ahead of that of the digits, but far behind the window, too."
 )
 
 
