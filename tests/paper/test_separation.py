@@ -1,5 +1,6 @@
 import math
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from torchpfc.data.formats import DataError
 from torchpfc.nn import FactorizedRNN, VanillaRNN
 from torchpfc.paper import experiments
 from torchpfc.paper.components import Optimizer
-from torchpfc.paper.registry import Job
+from torchpfc.paper.registry import Job, rows_of
 from torchpfc.paper.results import Result
 from torchpfc.paper.separation import SeparationRun, fit_nmf, run
 from torchpfc.paper.separation_measures import (
@@ -40,8 +41,21 @@ from torchpfc.paper.separation_measures import (
     measure_error,
 )
 from torchpfc.paper.separation_songs import FEATURES, SeparationConfig, load_songs
+from torchpfc.paper.separation_tables import EXCERPT_RATES
 from torchpfc.paper.settings import change
 from torchpfc.paper.songs import generate_track, generate_tracks
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[dict[str, float]]]:
+    """What committed results say of rows, seed by seed."""
+    experiment, folder = experiments()["separation"], Path(__file__).parents[2] / "docs" / "results" / "separation"
+    runs: dict[str, list[dict[str, float]]] = {}
+    for result in sorted((Result.load(path) for path in folder.iterdir()), key=lambda result: result.seed):
+        for row, _ in rows_of(experiment, result):
+            if result.metrics not in runs.setdefault(row.id, []):
+                runs[row.id].append(dict(result.metrics))
+    return runs
 
 
 def small(**changes: Any) -> SeparationConfig:
@@ -281,3 +295,44 @@ def test_songs_that_are_missing_are_named(tmp_path: Path) -> None:
 
 def test_trying_it_out_makes_songs_up_whatever_was_asked_for() -> None:
     assert rows()["AUD.FAC"].config.smoke().source == "generated"
+
+
+# What the notes say
+
+
+def test_what_is_said_of_the_excerpts_is_what_was_found(found: dict[str, list[dict[str, float]]]) -> None:
+    def values(row: str, metric: str) -> list[float]:
+        assert len(found[f"AUD7.{row}"]) == 3
+        return [metrics[metric] for metrics in found[f"AUD7.{row}"]]
+
+    for metric in ("test_mse", "superposition_median"):
+        assert max(values("FAC.256", metric)) < min(values("VAN.256", metric))
+    ratio = fmean(values("FAC.256", "test_mse")) / fmean(values("VAN.256", "test_mse"))
+    assert 0.683 < ratio < 1
+    for part in ("vocals", "accompaniment"):
+        nmf, recipe, plain = (values(row, f"{part}_sdr") for row in ("NMF", "RATIO.FAC.256", "FAC.256"))
+        assert max(plain) < min(nmf) and all(a > b for a, b in zip(recipe, nmf, strict=True))
+        assert 1.5 < fmean(recipe) - fmean(plain) < 2.5
+    assert max(values("VAN.256", "vocals_sdr")) < min(values("NMF", "vocals_sdr"))
+    errors = [fmean(values(row, "test_mse")) for row in ("FAC.256", "RATIO.FAC.256")]
+    assert errors[1] == pytest.approx(errors[0], rel=0.03)
+
+
+def test_the_recipe_is_the_best_on_validation_songs(found: dict[str, list[dict[str, float]]]) -> None:
+    assert all(len(found[f"AUD7R.{row}"]) == 3 for row in ("PLAIN", "MASK", "BOTH", "RATIO"))
+    mean = {id[6:]: fmean(run["valid_sdr"] for run in runs) for id, runs in found.items() if id.startswith("AUD7R.")}
+    assert max(mean, key=mean.__getitem__) == "RATIO" and len(mean) == 6
+    assert mean["BOTH"] - mean["PLAIN"] > 2 and abs(mean["MASK"] - mean["PLAIN"]) < 0.1
+    for row in ("BOTH", "RATIO"):
+        assert -0.3 < mean[f"{row}.POWER"] - mean[row] < 0
+    deviation = stdev(run["valid_sdr"] for run in found["AUD7R.BOTH"])
+    assert 0 < mean["RATIO"] - mean["BOTH"] < deviation
+
+
+@pytest.mark.parametrize("network", ["FAC", "VAN"])
+def test_the_rates_of_the_excerpts_err_least_on_validation_songs(
+    network: str, found: dict[str, list[dict[str, float]]]
+) -> None:
+    first = {id: runs[0]["valid_mse"] for id, runs in found.items() if id.startswith(f"AUD7LR.{network}.")}
+    assert len(first) == 5
+    assert min(first, key=first.__getitem__) == f"AUD7LR.{network}.{EXCERPT_RATES[network]:g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchpfc.audio.training import MASK_POWER, MASK_WEIGHT
+from torchpfc.audio.training import MASK_WEIGHT
 from torchpfc.data.songs import EXCERPTS
 from torchpfc.paper.registry import Experiment, Ratio, Row, Table, as_published, register
 from torchpfc.paper.separation import NAME, run
@@ -28,7 +28,7 @@ BEST_RATES = {"FAC": 1e-3, "VAN": 1e-3}
 EXCERPT_RATES = {"FAC": 1e-3, "VAN": 1e-3}
 """The same for the excerpts of MUSDB18."""
 
-RATIO: dict[str, Any] = {"predicts": "both", "mask_power": MASK_POWER, "mask_weight": MASK_WEIGHT}
+RATIO: dict[str, Any] = {"predicts": "both", "mask_weight": MASK_WEIGHT}
 """What separates better than the paper's recipe: chosen on validation songs of the excerpts."""
 
 
@@ -56,10 +56,9 @@ def _bounds(table: str, config: SeparationConfig, num_basis: int) -> Iterator[Ro
 
 def _network(id: str, config: SeparationConfig, seeds: int = 3) -> Row:
     what = f"{config.model} RNN, {config.num_basis} parts"
-    if config.predicts == "both":
-        what += f", both sources, mask of power {config.mask_power:g}"
-    if config.mask_weight:
-        what += ", loss of the mask"
+    what += ", both sources" if config.predicts == "both" else ""
+    what += ", errors of the masked mixture" if config.mask_weight else ""
+    what += f", mask of power {config.mask_power:g}" if config.mask_power != 1 else ""
     return Row(id, config, seeds=seeds, what=what)
 
 
@@ -82,15 +81,15 @@ def _excerpts() -> Iterator[Row]:
 
 
 def _ablation() -> Iterator[Row]:
-    """The recipe, and what becomes of it without each of its parts, and with each alone."""
+    """The recipe, each of its parts alone, and another power of the mask."""
     plain = change(SMALL["FAC"], source=EXCERPTS, lr=EXCERPT_RATES["FAC"])
     changes: dict[str, dict[str, Any]] = {
         "PLAIN": {},
-        "MASK": {"mask_weight": RATIO["mask_weight"]},
+        "MASK": {"mask_weight": MASK_WEIGHT},
         "BOTH": {"predicts": "both"},
-        "BOTH.POWER": {"predicts": "both", "mask_power": RATIO["mask_power"]},
-        "BOTH.MASK": {"predicts": "both", "mask_weight": RATIO["mask_weight"]},
-        "ALL": RATIO,
+        "RATIO": RATIO,
+        "BOTH.POWER": {"predicts": "both", "mask_power": 1.5},
+        "RATIO.POWER": {**RATIO, "mask_power": 1.5},
     }
     for key, changed in changes.items():
         yield _network(f"AUD7R.{key}", change(plain, **changed))
@@ -113,14 +112,19 @@ NOTE = (
 
 EXCERPTS_NOTE = (
     "Vocals out of the seven-second excerpts of MUSDB18: 80 songs to learn from, the usual 14 for validation, 50 for "
-    "the test. Measures are those of the table of made-up songs. The paper trains on whole songs, 35 times as much "
-    "music, and with 1,024 parts; its ratio is that of whole songs."
+    "the test. Measures are those of the table of made-up songs. The paper trains on whole songs, more than thirty "
+    "times as much music, and with 1,024 parts; its ratio is that of whole songs. What is found: as in the paper, the "
+    "factorized network errs less than the vanilla one, if by a smaller factor, and its answers are closer to "
+    "superposition. By the ratio of vocals to what is wrong with them, both are behind plain NMF. The recipe RATIO "
+    "leaves errors of features as they are and makes that ratio of the factorized network two decibels better, which "
+    "puts it ahead of NMF with each of three seeds."
 )
 
 ABLATION_NOTE = (
-    "What the recipe consists of, by the plain ratio of vocals to error in decibels, the median over validation songs: "
-    "an estimate of the rest beside that of the vocals, and the mask made of both; the power of the mask; errors of "
-    "the masked mixture in the loss. Its settings were chosen here, before any test song was heard."
+    "What the recipe RATIO consists of, by the plain ratio of vocals to error in decibels, the median over validation "
+    "songs, by which it was chosen. Nearly all of it comes from an estimate of the rest beside that of the vocals, "
+    "whose ratio makes the mask. Errors of the masked mixture in the loss add to that no more than seeds differ, and "
+    "nothing by themselves. A mask that decides more clearly, by a higher power, takes a little away."
 )
 
 
