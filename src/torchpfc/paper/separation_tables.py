@@ -50,7 +50,7 @@ def _bounds(table: str, config: SeparationConfig, num_basis: int) -> Iterator[Ro
     yield Row(
         f"{table}.PHASE",
         change(config, model="ideal-features"),
-        what="true features with the phase of the mixture: the least error that a sound made from features has",
+        what="true features, heard again with the phase of the mixture",
     )
 
 
