@@ -64,12 +64,12 @@ def test_ridge_is_that_of_all_examples_at_once() -> None:
 
 def test_random_features_approximate_a_normal_kernel() -> None:
     stream = random_stream(0, "features")
-    found = FourierRidge(3, 2, CPU, stream, features=20_000, bandwidth=0.5, ridge=0.1)
+    found = FourierRidge(3, 2, CPU, stream, features=5_000, bandwidth=0.5, ridge=0.1)
     found.scale = 0.7
     x = torch.rand(5, 3, dtype=torch.float64)
     features = found._features(x)
     expected = torch.exp(-torch.cdist(x, x).square() / (2 * 0.7**2))
-    torch.testing.assert_close(features @ features.T, expected, rtol=0, atol=0.03)
+    torch.testing.assert_close(features @ features.T, expected, rtol=0, atol=0.05)
 
 
 @pytest.mark.parametrize(

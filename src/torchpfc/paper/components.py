@@ -128,8 +128,8 @@ class Schedule(Component):
     """Whether the accuracy can stop the training too, as in the published code."""
 
     def smoke(self) -> Self:
-        """Two epochs."""
-        return replace(self, batch_size=100, epochs=2)
+        """Two epochs, which no patience ends."""
+        return replace(self, batch_size=100, epochs=2, patience=Schedule.patience)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +223,9 @@ class Inference(Component):
         return bool(self.tol) or (self.gradient == "implicit" and not self.gradient_steps)
 
     def smoke(self) -> Self:
-        """A few steps."""
-        return replace(self, iterations=4, eval_iterations=5, gradient_steps=0 if self.gradient == "unrolled" else 2)
+        """A few steps, and one weight of the sum for all rows that have one."""
+        steps = 0 if self.gradient == "unrolled" else 2
+        return replace(self, iterations=4, eval_iterations=5, gradient_steps=steps, l1=0.02 if self.l1 else 0.0)
 
 
 class ImageModel(Component, ABC):

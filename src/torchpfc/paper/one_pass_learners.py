@@ -294,5 +294,5 @@ class PartsMethod(Method):
         return PartsLearner(model, random_stream(seed, "parts"), joint=self.readout == "joint")
 
     def smoke(self) -> Self:
-        """A few parts."""
-        return replace(self, columns_per_class=4, iterations=10, refine=min(self.refine, 1))
+        """A few parts, as sparse in all rows."""
+        return replace(self, columns_per_class=4, iterations=10, l1=PartsMethod.l1, refine=min(self.refine, 1))

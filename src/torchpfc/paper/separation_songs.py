@@ -80,12 +80,13 @@ class SeparationConfig(SideBySide):
         return round(self.clip_seconds * FEATURES.rate)
 
     def smoke(self) -> Self:
-        """A few steps with songs of a moment, made up whatever was asked for."""
+        """A few steps at one rate with songs of a moment, made up whatever was asked for."""
         return change(
             self,
             source=GENERATED,
             num_basis=6,
             iterations=2,
+            lr=Optimizer.lr,
             batch_size=2,
             clip_seconds=0.5,
             epochs=1.0,

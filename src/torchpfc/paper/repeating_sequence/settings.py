@@ -85,9 +85,10 @@ class RepeatingSequence(SequenceConfig):
             raise ValueError(f"settling must be from 0 to 1, got {self.settling}")
 
     def smoke(self) -> Self:
-        """A few passes over a short sequence."""
-        starts = min(self.starts, 2)
-        return change(self, num_basis=12, repeats=2, passes=ROUNDS, iterations=2, final_iterations=3, starts=starts)
+        """A few passes over a short sequence, with one threshold for all rows that have one."""
+        few: dict[str, Any] = {"num_basis": 12, "repeats": 2, "passes": ROUNDS, "iterations": 2, "final_iterations": 3}
+        threshold = RepeatingSequence.threshold if self.threshold else 0.0
+        return change(self, **few, starts=min(self.starts, 2), threshold=threshold, init_high=Updates.init_high)
 
     def cost(self) -> float:
         """Arithmetic of a run, roughly."""

@@ -100,3 +100,12 @@ def test_a_long_legend_takes_another_line():
     drawn = chart({"": {"row": Dots(90.0, 89.0, {names[0]: [91.0]})}}, names)
     heights = {float(each.get("y")) for each in find(drawn, "text") if each.text in names}
     assert len(heights) > 1
+
+
+def test_a_long_name_takes_another_line_instead_of_running_into_the_panel():
+    name = "a row whose name says all that is to be said of it, and then some more"
+    drawn = chart({"": {name: Dots(90.0, 89.0, {"ours": [91.0]}), "short": Dots(90.0, 89.0, {"ours": [91.0]})}})
+    above, below = (each for each in find(drawn, "text", "name") if each.text in name)
+    assert f"{above.text} {below.text}" == name and max(len(above.text), len(below.text)) < 45
+    assert float(below.get("y")) - float(above.get("y")) == 12
+    assert (float(above.get("y")) + float(below.get("y"))) / 2 - 4 == pytest.approx(dots(drawn)[0][1], abs=0.11)

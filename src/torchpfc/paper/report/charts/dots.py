@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from textwrap import wrap
 
 from torchpfc.markup import element
 from torchpfc.paper.report.charts.axes import Scale
-from torchpfc.paper.report.charts.svg import COLUMNS, LETTER, WIDTH, Box, colour, draw, legend, rule, short, text
+from torchpfc.paper.report.charts.svg import COLUMNS, FONT, LETTER, WIDTH, Box, colour, draw, legend, rule, short, text
 
 ROW_HEIGHT, GAP, LABEL_ROOM = 26, 30, 300
 
@@ -71,7 +72,9 @@ def _draw_row(panels: Panels, styles: Mapping[str, int], top: float, alike: Pane
     room = min(LABEL_ROOM, LETTER * max(map(len, labels)) + 14)
     width = (WIDTH - room - GAP * (len(panels) - 1)) / len(panels)
     middles = {label: top + (i + 0.5) * ROW_HEIGHT for i, label in enumerate(labels)}
-    yield from (text(0, y + 4, label, "name") for label, y in middles.items())
+    for label, y in middles.items():
+        lines = wrap(label, int((room - 14) / LETTER) + 1)
+        yield from (text(0, y + 4 + FONT * (i - (len(lines) - 1) / 2), line, "name") for i, line in enumerate(lines))
     for column, (title, rows) in enumerate(panels.items()):
         box = Box(room + column * (width + GAP), top, width, ROW_HEIGHT * len(labels))
         fitting = [rows] if alike is None else alike.values()
