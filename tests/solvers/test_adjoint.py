@@ -29,6 +29,7 @@ from torchpfc import (
 from torchpfc.solvers import Adjoint, Solver
 from torchpfc.solvers.adjoint import Run
 from torchpfc.solvers.base import Outcome
+from torchpfc.solvers.units import Units
 
 # n, m, r: a tall W, a wide one that has the r x r form of the gradient, and one so wide that it has the other.
 SHAPES = [pytest.param((5, 9, 6), id="tall"), pytest.param((4, 5, 12), id="wide"), pytest.param((4, 2, 12), id="flat")]
@@ -132,7 +133,12 @@ def test_truncated_to_no_steps_has_no_gradient() -> None:
 @pytest.mark.parametrize("restart", [False, True])
 def test_unrolled_to_a_tolerance_equals_autograd_row_by_row(restart: bool, bounds) -> None:
     x, W, start = made((6, 9, 4))
-    x = (x.detach() * torch.tensor([1e-3, 1.0, 1.0, 1.0, 1.0, 1.0], dtype=torch.float64)[:, None]).requires_grad_()
+    x = x.detach().clone()
+    x[0] *= 0.1  # l1 makes it sparse
+    if not bounds:  # with a tolerance and no bounds steps are taken in units, which are one here
+        inside = Units.of(NonnegativeLeastSquares(x, W)).into(NonnegativeLeastSquares(x, W))
+        x, W = inside.x, inside.W
+    x, W = x.requires_grad_(), W.detach().requires_grad_()
     problem = NonnegativeLeastSquares(x, W, l1=0.02, l2=0.1)
     solver = FISTA(max_iter=300, tol=1e-4, check_every=4, restart=restart, **bounds)
     solution = solve(problem, solver, adjoint=Unrolled(), warm_start=start)

@@ -57,7 +57,7 @@ X, PARTS = torch.rand(4, 5), torch.rand(5, 3)
         ((X, PARTS.double()), TypeError, r"W must have the dtype of x \(torch\.float32\), got torch\.float64"),
         ((X, PARTS.to("meta")), ValueError, r"W must be on the device of x \(cpu\), got meta"),
         ((X, torch.rand(5)), ValueError, r"W must have shape \(\.\.\., m, r\), got \(5,\)"),
-        ((X, torch.rand(5, 0)), ValueError, r"W must have at least one column, got shape \(5, 0\)"),
+        ((X, torch.rand(5, 0)), ValueError, r"W must have at least one row and one column, got shape \(5, 0\)"),
         ((torch.rand(4, 6), PARTS), ValueError, r"x must have shape \(\.\.\., 5\) to match W, got \(4, 6\)"),
         ((torch.tensor(1.0), PARTS), ValueError, r"x must have shape \(\.\.\., 5\) to match W, got \(\)"),
         ((X[0], torch.rand(2, 5, 3)), ValueError, r"x must have shape \(\.\.\., n, 5\) to match W, got \(5,\)"),

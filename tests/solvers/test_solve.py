@@ -179,13 +179,20 @@ def test_nnls_needs_no_choice() -> None:
     W = torch.rand(40, 30, generator=generator, dtype=torch.float64)
     wide = torch.rand(40, 400, generator=generator, dtype=torch.float64)
     x = torch.rand(8, 40, generator=generator, dtype=torch.float64)
-    for rows, weight, kind in ((x, W, ADMM), (x, torch.stack([W, W]), ADMM), (x, wide, FISTA), (x[0], wide, FISTA)):
-        solution = nnls(rows, weight)
-        assert type(solution._solver) is kind
-        assert solution.converged.all()
+    for rows, weight in (
+        (x, W),
+        (x, torch.stack([W, W])),
+        (x, wide),
+        (x[0], wide),
+        (x[:0], W),
+        (x.expand(9, 8, 40), wide),
+    ):
+        for tol in (None, 1e-3):
+            solution = nnls(rows, weight, tol=tol)
+            assert solution.converged.all()
+            assert solution.h.shape == (*rows.shape[:-1], weight.shape[-1]) or weight.ndim == 3
     mask = torch.ones_like(x, dtype=torch.bool)
     masked = nnls(x, W, mask=mask)
-    assert type(masked._solver) is FISTA
     torch.testing.assert_close(masked.h, nnls(x, W).h, atol=1e-6, rtol=0)
 
 

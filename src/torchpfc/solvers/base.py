@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -21,6 +22,8 @@ Momentum = float | Tensor
 
 RANDOM_START = 1e-2
 """Upper end of the uniform distribution that a random start is drawn from."""
+
+_ROWS_AT_ONCE = 1000  # of which condition numbers are computed
 
 LOOSE_TOLERANCE = 1e-3
 """What counts as converged where the solver was given no tolerance."""
@@ -96,6 +99,11 @@ class Solver(ABC):
         check_at_least_one(check_every=self.check_every)
         if self.cap and not self.takes_cap:
             raise ValueError(f"cap must be False for {type(self).__name__}, got True")
+
+    @property
+    def method(self) -> str:
+        """What this is called where people read it."""
+        return type(self).__name__
 
     def init(self, descent: Descent, h: Tensor) -> Any:
         """The state before the first step from h."""
@@ -193,7 +201,7 @@ class Outcome(NamedTuple):
     Shape:
         - h: $(*, n, r)$
         - scale: $(*, n, 1)$
-        - iterations, converged: $(*, n)$
+        - iterations, converged, one_by_one: $(*, n)$
     """
 
     h: Tensor
@@ -203,14 +211,63 @@ class Outcome(NamedTuple):
     """Steps that each row needed; None where every row took all of them."""
     converged: Tensor | None = None
     """Whether each row reached the tolerance; None where there was none."""
+    one_by_one: Tensor | None = None
+    """Whether each row was solved one part at a time; None where none was."""
+
+    @classmethod
+    def stack(cls, members: Sequence[Outcome]) -> Outcome:
+        """The outcomes of a stack of problems as one; all with a tolerance, none with a cap."""
+
+        def together(name: str) -> Tensor:
+            return torch.stack([getattr(member, name) for member in members])
+
+        careful = [
+            torch.zeros_like(m.h[..., 0], dtype=torch.bool) if m.one_by_one is None else m.one_by_one for m in members
+        ]
+        return cls(together("h"), None, together("iterations"), together("converged"), torch.stack(careful))
+
+    def updated(self, index: Tensor, later: Outcome) -> Outcome:
+        """The outcome of all rows, where some of them have gone on; both with a tolerance."""
+        assert self.iterations is not None and self.converged is not None
+        assert later.iterations is not None and later.converged is not None
+        one_by_one = torch.zeros_like(self.converged) if self.one_by_one is None else self.one_by_one
+        if later.one_by_one is not None:
+            one_by_one = one_by_one.index_copy(0, index, later.one_by_one)
+        return self._replace(
+            h=self.h.index_copy(0, index, later.h),
+            iterations=self.iterations.index_add(0, index, later.iterations),
+            converged=self.converged.index_copy(0, index, later.converged),
+            one_by_one=one_by_one,
+        )
 
 
 def iterate(solver: Solver, descent: Descent, bounds: Bounds, start: Tensor, trace: Trace | None = None) -> Outcome:
-    """Runs a solver from a start: the only loop."""
-    if (outcome := solver.all_steps(descent, bounds, start, trace)) is not None:  # gpu-only: a kernel took them
-        return outcome
+    """Runs a solver from a start."""
+    outcome = solver.all_steps(descent, bounds, start, trace)
+    return take_steps(solver, descent, bounds, start, trace) if outcome is None else outcome
+
+
+def take_steps(
+    solver: Solver,
+    descent: Descent,
+    bounds: Bounds,
+    start: Tensor,
+    trace: Trace | None = None,
+    patience: int | None = None,
+) -> Outcome:
+    """Takes the steps of a solver one by one: the only loop.
+
+    Args:
+        solver: The solver.
+        descent: The gradient step.
+        bounds: The projection.
+        start: Where to start.
+        trace: What to keep of each step.
+        patience: Give a row up once its violation has not halved in so many steps.
+    """
     state = solver.init(descent, start)
-    rows = None if solver.tol is None else _OpenRows(state, solver.tol, may_drop=trace is None and start.ndim == 2)
+    may_drop = trace is None and start.ndim == 2
+    rows = None if solver.tol is None else _OpenRows(state, solver.tol, patience, may_drop=may_drop)
     for k in range(solver.max_iter):
         state = solver.step(descent, bounds, state, out=None if trace is None else trace.slot(k + 1))
         if trace is not None:
@@ -229,9 +286,10 @@ class _OpenRows:
     Rows that are done leave the computation where that is possible, so that one hard row does not hold the rest.
     """
 
-    def __init__(self, state: State, tol: float, *, may_drop: bool) -> None:
+    def __init__(self, state: State, tol: float, patience: int | None, *, may_drop: bool) -> None:
         rows, device = state.h.shape[:-1], state.h.device
         self._tol = tol
+        self._patience = patience
         self._may_drop = may_drop
         self._index = torch.arange(rows.numel(), device=device)  # the row of the results that each row in the state is
         self._open = self._index  # positions in the state
@@ -239,16 +297,24 @@ class _OpenRows:
         self._scale = torch.ones_like(state.h[..., :1])
         self._iterations = torch.zeros(rows, dtype=torch.int64, device=device)
         self._converged = torch.zeros(rows, dtype=torch.bool, device=device)
+        self._goal = torch.full((rows.numel(),), math.inf, dtype=state.h.dtype, device=device)
+        self._since = torch.zeros(rows.numel(), dtype=torch.int64, device=device)  # the step that last reached its goal
 
     def close(self, state: State, violation: Tensor, step: int) -> bool:
         """Takes the results of the open rows, closes those that have reached the tolerance, and says if that is all."""
         rows = self._index[self._open]
-        done = violation.flatten()[self._open] <= self._tol
+        violation = violation.flatten()[self._open]
+        done = violation <= self._tol
         self._h.flatten(0, -2)[rows] = state.h.flatten(0, -2)[self._open]
         if state.scale is not None:
             self._scale.view(-1)[rows] = state.scale.flatten()[self._open]
         self._iterations.view(-1)[rows] = step
         self._converged.view(-1)[rows] = done
+        if self._patience is not None:
+            reached = violation < self._goal[rows]
+            self._goal[rows] = (violation / 2).where(reached, self._goal[rows])
+            self._since[rows] = self._since[rows].masked_fill(reached, step)
+            done = done | (step - self._since[rows] >= self._patience)
         self._open = self._open[~done]
         return not len(self._open)
 
@@ -277,12 +343,12 @@ def _violation(descent: Descent, bounds: Bounds, h: Tensor) -> Tensor:
 class Solution:
     """What a solve found, row by row.
 
-    `residual` and `kkt` are computed when they are first asked for, so that a training step does not pay for them.
-    Only `h` carries gradients.
+    All but `h` is computed when it is first asked for, so that a training step does not pay for it. Printed, a solution
+    says how it was found and how good it is. Only `h` carries gradients.
 
     Shape:
         - h: $(*, n, r)$
-        - iterations, residual, kkt, converged: $(*, n)$
+        - iterations, residual, kkt, converged, one_by_one, condition: $(*, n)$
     """
 
     h: Tensor
@@ -320,3 +386,60 @@ class Solution:
         if self._outcome.converged is not None:
             return self._outcome.converged.view(self.h.shape[:-1])
         return self.kkt <= LOOSE_TOLERANCE
+
+    @cached_property
+    def one_by_one(self) -> Tensor:
+        """Whether each row had to be solved one part at a time, as where the parts it uses are nearly collinear."""
+        if self._outcome.one_by_one is None:
+            return torch.zeros(self.h.shape[:-1], dtype=torch.bool, device=self.h.device)
+        return self._outcome.one_by_one.view(self.h.shape[:-1])
+
+    @cached_property
+    def condition(self) -> Tensor:
+        """The condition number of the parts that each row uses, all brought to one norm: what h may be off by.
+
+        Relative errors of x, rounding among them, come back in h up to so many times as large.
+        """
+        rows = torch.arange(self.converged.numel(), device=self.h.device)
+        found = [self.condition_of(part) for part in torch.split(rows, _ROWS_AT_ONCE)]
+        return torch.cat(found).view(self.converged.shape)
+
+    @torch.no_grad()
+    def condition_of(self, rows: Tensor) -> Tensor:
+        """The condition numbers of some of the rows, by their place among all."""
+        problem, (n, r) = self._problem, (self.h.shape[-2] if self.h.ndim > 1 else 1, self.h.shape[-1])
+        W = problem.W.double()
+        W = (W / torch.linalg.vector_norm(W, dim=-2, keepdim=True).clamp(min=torch.finfo(W.dtype).tiny)).mT
+        W = W.expand(*self.h.shape[:-2], -1, -1).flatten(0, -3) if W.ndim > 2 else W.unsqueeze(0)
+        model = rows // n if len(W) > 1 else torch.zeros_like(rows)
+        used = self.h.detach().reshape(-1, r)[rows] > self._solver.floor
+        size = used.sum(-1)
+        parts = used.to(torch.uint8).topk(max(int(size.max()), 1) if len(rows) else 1).indices
+        chosen = W[model.unsqueeze(-1), parts] * used.gather(-1, parts).unsqueeze(-1)  # (rows, parts, m)
+        if problem.mask is not None:
+            mask = problem.mask.expand(*self.h.shape[:-1], W.shape[-1]).reshape(-1, W.shape[-1])
+            chosen = chosen * mask[rows].unsqueeze(-2)
+        sizes = torch.linalg.svdvals(chosen)
+        smallest = sizes.gather(-1, (size - 1).clamp(min=0, max=sizes.shape[-1] - 1).unsqueeze(-1)).squeeze(-1)
+        condition: Tensor = (sizes[:, 0] / smallest).masked_fill(size == 0, 1.0)
+        return condition.to(self.h.dtype)
+
+    def __repr__(self) -> str:
+        """How h was found, and how good it is."""
+        if not self.converged.numel():
+            return f"Solution of no rows over {self.h.shape[-1]} parts, by {self._solver.method}"
+        missing = int((~self.converged).sum())
+        text = [
+            f"Solution of {self.converged.numel()} rows over {self.h.shape[-1]} parts, by {self._solver.method}:",
+            "  all converged" if not missing else f"  {missing} have not converged",
+            f"  {_spread(self.iterations)} steps, KKT conditions violated by {self.kkt.max():.1e} at most",
+        ]
+        if hard := self.one_by_one.flatten().nonzero().flatten().tolist():
+            worst = self.condition_of(self.one_by_one.new_tensor(hard[:_ROWS_AT_ONCE], dtype=torch.int64)).max()
+            text.append(f"  {len(hard)} one part at a time; condition of the parts in use up to {worst:.0e}")
+        return "\n".join(text)
+
+
+def _spread(counts: Tensor) -> str:
+    lowest, highest = int(counts.min()), int(counts.max())
+    return f"{lowest}" if lowest == highest else f"{lowest} to {highest}"

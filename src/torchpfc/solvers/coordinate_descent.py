@@ -65,9 +65,12 @@ def _sweep_observed(descent: Descent, h: Tensor, floor: float) -> Tensor:
     h = h.clone()
     left = descent.x - descent.reconstruct(h)  # (*, n, m)
     curvature = (mask @ W.square() + descent.l2).clamp(min=torch.finfo(h.dtype).tiny)  # (*, n, r)
+    l1, l2 = (
+        torch.as_tensor(weight, dtype=h.dtype, device=h.device).expand_as(h) for weight in (descent.l1, descent.l2)
+    )
     for j in range(h.shape[-1]):
         part = W[..., :, j].unsqueeze(-2)  # (*, 1, m)
-        gradient = descent.l1 + descent.l2 * h[..., j] - (left * part).sum(-1)
+        gradient = l1[..., j] + l2[..., j] * h[..., j] - (left * part).sum(-1)
         moved = (h[..., j] - gradient / curvature[..., j]).clamp_(min=floor)
         left -= mask * part * (moved - h[..., j]).unsqueeze(-1)
         h[..., j] = moved

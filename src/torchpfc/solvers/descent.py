@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -35,14 +37,15 @@ class Descent(ABC):
         mask: True where x is observed, or None for everywhere.
         L: The Lipschitz constant of the gradient.
         offset: $d = (W^\top x - l_1) / L$.
-        l1: Weight of the sum of h.
-        l2: Weight of the squared norm of h.
+        l1: Weight of the sum of h, or of each entry.
+        l2: Weight of the squared norm of h, or of each part's share of it.
 
     Shape:
         - x: $(n, m)$, or $(s, n, m)$ for a stack of s problems
         - W: $(m, r)$ or $(s, m, r)$
         - L: a scalar, or $(s, 1, 1)$
-        - offset: $(n, r)$ or $(s, n, r)$
+        - offset, and l1 as a tensor: $(n, r)$ or $(s, n, r)$
+        - l2 as a tensor: $(r)$ or $(s, 1, r)$
     """
 
     x: Tensor
@@ -50,8 +53,8 @@ class Descent(ABC):
     mask: Tensor | None
     L: Tensor
     offset: Tensor
-    l1: float
-    l2: float
+    l1: float | Tensor
+    l2: float | Tensor
 
     @abstractmethod
     def product(self, y: Tensor) -> Tensor:
@@ -64,7 +67,16 @@ class Descent(ABC):
     def rows(self, index: Tensor) -> Self:
         """The same step for some of the rows."""
         mask = None if self.mask is None else self.mask[index]
-        return replace(self, x=self.x[index], offset=self.offset[index], mask=mask)
+        l1 = self.l1[index] if isinstance(self.l1, Tensor) else self.l1
+        return replace(self, x=self.x[index], offset=self.offset[index], mask=mask, l1=l1)
+
+    def members(self) -> Iterator[Self]:
+        """The steps of a stack, one after another."""
+        for i in range(len(self.x)):
+            values = {field.name: getattr(self, field.name) for field in fields(self)}
+            member = replace(self, **{name: v[i] for name, v in values.items() if isinstance(v, Tensor)})
+            l2 = member.l2.squeeze(0) if isinstance(member.l2, Tensor) else member.l2
+            yield replace(member, L=member.L.squeeze(), l2=l2)
 
     def step(self, y: Tensor, out: Tensor | None = None) -> Tensor:
         """The step from y."""
@@ -80,8 +92,14 @@ class Descent(ABC):
 
         The projected step is a contraction, so this also bounds the violation at h.
         """
-        scale = row_norm(self.offset).clamp_(min=torch.finfo(h.dtype).tiny)
-        return row_norm(y - h) / scale
+        return row_norm(y - h) / self._scale
+
+    @cached_property
+    def _scale(self) -> Tensor:
+        # Where x and W have nothing in common the gradient at zero is rounding, and must not be what counts.
+        length = self.L.sqrt() if self.L.ndim == 0 else self.L.sqrt().squeeze(-1)
+        finfo = torch.finfo(self.x.dtype)
+        return torch.maximum(row_norm(self.offset), finfo.eps * row_norm(self.x) / length).clamp_(min=finfo.tiny)
 
     def reconstruct(self, h: Tensor) -> Tensor:
         """The observed part of $W h$."""
@@ -158,11 +176,11 @@ class Factored(Descent):
     def product(self, y: Tensor) -> Tensor:
         """Computes $C y$."""
         product = self.reconstruct(y) @ self.scaled_W
-        return product.addcmul_(y, self.l2 / self.L) if self.l2 else product
+        return product.addcmul_(y, self.l2 / self.L) if is_given(self.l2) else product
 
     def subtract_product_(self, base: Tensor, y: Tensor) -> Tensor:
         """Computes $base - C y$ in place of the base."""
-        if self.l2:
+        if is_given(self.l2):
             base.addcmul_(y, self.l2 / self.L, value=-1)
         return _subtract_product_(base, self.reconstruct(y), self.scaled_W)
 
@@ -186,15 +204,22 @@ def prepare(
     gram = product_over_rows(W, W) if use_gram else None
     if lipschitz is None:
         lipschitz = estimate_lipschitz(W)
-    L = (lipschitz + problem.l2).clamp(min=torch.finfo(x.dtype).tiny)
+    l2 = problem.l2
+    largest = l2 if not isinstance(l2, Tensor) else l2.amax(-1) if W.ndim == 2 else l2.amax((-2, -1))
+    L = (lipschitz + largest).clamp(min=torch.finfo(x.dtype).tiny)
     L = L if W.ndim == 2 else L[:, None, None]
     offset = (x @ W).sub_(problem.l1).div_(L)
     if gram is None:
-        return Factored(x, W, mask, L, offset, problem.l1, problem.l2, W / L)
-    if problem.l2:
-        gram.diagonal(dim1=-2, dim2=-1).add_(problem.l2)
+        return Factored(x, W, mask, L, offset, problem.l1, l2, W / L)
+    if is_given(l2):
+        gram.diagonal(dim1=-2, dim2=-1).add_(l2.squeeze(-2) if isinstance(l2, Tensor) and W.ndim > 2 else l2)
     C = gram.div_(L)
-    return Gram(x, W, mask, L, offset, problem.l1, problem.l2, C, half_of(C))
+    return Gram(x, W, mask, L, offset, problem.l1, l2, C, half_of(C))
+
+
+def is_given(weight: float | Tensor) -> bool:
+    """Whether a penalty counts; the values of a tensor are not looked at."""
+    return isinstance(weight, Tensor) or weight != 0
 
 
 def _gram_pays(x: Tensor, W: Tensor, iterations: int) -> bool:

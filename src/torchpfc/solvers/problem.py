@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,8 +26,8 @@ class NonnegativeLeastSquares:
     Args:
         x: What to explain.
         W: The parts, one per column.
-        l1: Weight of the sum of h; makes h sparse.
-        l2: Weight of the squared norm of h; makes h unique.
+        l1: Weight of the sum of h; makes h sparse. A number, or a tensor of weights for the entries of h.
+        l2: Weight of the squared norm of h; makes h unique. A number, or a tensor of weights for the parts.
         mask: True where `x` is observed. Unobserved entries may hold anything, NaN included.
 
     Shape:
@@ -34,6 +35,8 @@ class NonnegativeLeastSquares:
         - W: $(m, r)$ or $(*, m, r)$
         - mask: broadcasts to the shape of x
         - h: $(*, n, r)$
+        - l1 as a tensor: broadcasts to the shape of h
+        - l2 as a tensor: $(r)$, or $(*, 1, r)$ for a stack of W
 
     Example:
         >>> problem = NonnegativeLeastSquares(torch.tensor([[2.0, 3.0]]), torch.eye(2))
@@ -43,8 +46,8 @@ class NonnegativeLeastSquares:
 
     x: Tensor
     W: Tensor
-    l1: float = 0.0
-    l2: float = 0.0
+    l1: float | Tensor = 0.0
+    l2: float | Tensor = 0.0
     mask: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -61,8 +64,8 @@ class NonnegativeLeastSquares:
             raise ValueError(f"W must be on the device of x ({x.device}), got {W.device}")
         if W.ndim < 2:
             raise ValueError(f"W must have shape (..., m, r), got {tuple(W.shape)}")
-        if W.shape[-1] == 0:
-            raise ValueError(f"W must have at least one column, got shape {tuple(W.shape)}")
+        if 0 in W.shape[-2:]:
+            raise ValueError(f"W must have at least one row and one column, got shape {tuple(W.shape)}")
         if x.ndim < (1 if W.ndim == 2 else 2) or x.shape[-1] != W.shape[-2]:
             rows = "..." if W.ndim == 2 else "..., n"
             raise ValueError(f"x must have shape ({rows}, {W.shape[-2]}) to match W, got {tuple(x.shape)}")
@@ -71,9 +74,24 @@ class NonnegativeLeastSquares:
                 f"x must have leading dimensions that broadcast with those of W {tuple(W.shape[:-2])}, "
                 f"got {tuple(x.shape[:-2])}"
             )
-        check_nonnegative(l1=self.l1, l2=self.l2)
+        self._check_weight("l1", self.l1, self.shape)
+        self._check_weight("l2", self.l2, W.shape[-1:] if W.ndim == 2 else (*W.shape[:-2], 1, W.shape[-1]))
         if mask is not None:
             check_mask(mask, x)
+
+    def _check_weight(self, name: str, weight: object, shape: Sequence[int]) -> None:
+        if not isinstance(weight, Tensor):
+            if isinstance(weight, bool) or not isinstance(weight, int | float):
+                raise TypeError(f"{name} must be a number or a tensor, got {weight!r}")
+            check_nonnegative(**{name: weight})
+            return
+        if weight.dtype != self.x.dtype or weight.device != self.x.device:
+            raise TypeError(
+                f"{name} must have the dtype and device of x ({self.x.dtype}, {self.x.device}), "
+                f"got ({weight.dtype}, {weight.device})"
+            )
+        if common_shape(weight.shape, torch.Size(shape)) != torch.Size(shape):
+            raise ValueError(f"{name} must broadcast to {tuple(shape)}, got {tuple(weight.shape)}")
 
     @property
     def shape(self) -> torch.Size:
@@ -95,7 +113,8 @@ class NonnegativeLeastSquares:
 
     def objective(self, h: Tensor) -> Tensor:
         """The objective, one value per row."""
-        return 0.5 * self.residual(h).square().sum(-1) + self.l1 * h.sum(-1) + 0.5 * self.l2 * h.square().sum(-1)
+        penalty = (self.l1 * h).sum(-1) + 0.5 * (self.l2 * h.square()).sum(-1)
+        return 0.5 * self.residual(h).square().sum(-1) + penalty
 
 
 def check_mask(mask: Tensor, x: Tensor, *, name: str = "mask", of: str = "x") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,17 +13,26 @@ from torchpfc.solvers.active_set import ActiveSet
 from torchpfc.solvers.adjoint import Adjoint, Implicit, Run, Truncated, Unrolled
 from torchpfc.solvers.admm import ADMM
 from torchpfc.solvers.base import RANDOM_START, ConvergenceWarning, Solution, Solver
-from torchpfc.solvers.descent import estimate_lipschitz, prepare
+from torchpfc.solvers.checks import check_at_least_one
+from torchpfc.solvers.descent import prepare
 from torchpfc.solvers.fista import FISTA
+from torchpfc.solvers.handover import Handover
 from torchpfc.solvers.problem import NonnegativeLeastSquares
 from torchpfc.solvers.scaling import Bounds
+from torchpfc.solvers.units import Units
 
 # ADMM takes fewer steps than FISTA, but inverts a matrix first: about as much arithmetic as so many steps of one row.
 _STEPS_SAVED = 100
 
+EXACT = {torch.float32: 1e-5, torch.float64: 1e-10}
+"""The violation that counts as none, where `nnls` is given no tolerance."""
+
+_NO_LIMIT = 2**62
+_NEAR = 1e-3  # the tolerance of a method whose result another one makes exact
+
 # Two steps of the active-set method, on a few rows, tell whether solutions use few parts. Those of images over typical
 # images use less than half of the parts considered, those of mixtures of many parts almost all of them.
-_FEW_PARTS = 64  # with no more parts than this ADMM takes no time
+_FEW_PARTS = 128  # with no more parts than this, the active-set method needs no other first
 _ROWS_TRIED = 16
 _STEPS_TRIED = 2
 _SHARE_USED = 0.65
@@ -63,6 +73,8 @@ def solve(
     solver = FISTA() if solver is None else solver
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be a Solver, got {solver!r}")
+    if solver.tol is not None:
+        _check_values(problem)
     adjoint = default_adjoint(solver) if adjoint is None else adjoint
     if adjoint is not None:
         _check_adjoint(solver, adjoint)
@@ -74,20 +86,27 @@ def solve(
             f"got {tuple(lipschitz.shape)}"
         )
     start = _start(problem, solver, warm_start, generator)
-    x, W, mask, start = _flatten(problem, start)
+    # Steps to a tolerance end at the same place in any units; a fixed number of steps, a floor and a cap do not.
+    units = Units.of(problem) if solver.tol is not None and not (solver.floor or solver.cap) else None
+    inside = problem
+    if units is not None:
+        inside, start, lipschitz = units.into(problem), units.codes(start), None
+    x, W, l1, l2, mask, start = _flatten(inside, start)
     with torch.autocast(start.device.type, enabled=False):
         with torch.no_grad():
             if lipschitz is not None and W.ndim > 2:
                 lipschitz = lipschitz.expand(problem.shape[:-2]).flatten()
-            flat = NonnegativeLeastSquares(x, W, problem.l1, problem.l2, mask)
+            flat = NonnegativeLeastSquares(x, W, l1, l2, mask)
             descent = prepare(flat, iterations=solver.max_iter, lipschitz=lipschitz, needs_gram=solver.needs_gram)
             bounds = Bounds.of(descent.x, floor=solver.floor, cap=solver.cap)
         run = Run(solver, descent, bounds)
         wanted = torch.is_grad_enabled() and (x.requires_grad or W.requires_grad or start.requires_grad)
         outcome = adjoint.apply(run, x, W, start) if wanted and adjoint is not None else run.from_start(start)
+    h = outcome.h.view(problem.shape)
+    solution = Solution(h if units is None else units.back(h), problem, solver, descent, bounds, outcome)
     if outcome.converged is not None:
-        _warn_if_short(solver, outcome.converged)
-    return Solution(outcome.h.view(problem.shape), problem, solver, descent, bounds, outcome)
+        _warn_if_short(solver, solution)
+    return solution
 
 
 def nnls(
@@ -98,13 +117,14 @@ def nnls(
     l2: float = 0.0,
     mask: Tensor | None = None,
     tol: float | None = None,
-    max_iter: int = 20_000,
+    max_iter: int | None = None,
     warm_start: Tensor | None = None,
 ) -> Solution:
-    r"""Solves $\min_{h \ge 0} \|x - W h\|$ to a tolerance, for a batch of x, with gradients through the optimum.
+    r"""Solves $\min_{h \ge 0} \|x - W h\|$ for a batch of x, with gradients through the optimum.
 
-    Uses `ADMM`, or `ActiveSet` where, on a CPU, the solutions of some of the rows use few parts of many. `FISTA` where
-    there is a mask, or too few rows to make up for the inverse.
+    Ends at the optimum whatever the sizes of rows and columns are, and however nearly collinear the columns: with
+    `ActiveSet`, for which `ADMM` does the first steps where there are many parts in use. With a tolerance of your own,
+    rows end as soon as they reach it, and only those that get nowhere are left to `ActiveSet`.
 
     Args:
         x: What to explain, one example per row.
@@ -112,9 +132,10 @@ def nnls(
         l1: Weight of the sum of h.
         l2: Weight of half the squared norm of h.
         mask: True where x is observed.
-        tol: Largest violation of the KKT conditions that a row may have, relative to the gradient at zero. None
-            chooses by the precision: 1e-5 in float32, 1e-10 in float64.
-        max_iter: Steps to take at most; a `ConvergenceWarning` says when they were not enough.
+        tol: Largest violation of the KKT conditions that a row may have, relative to the gradient at zero. None solves
+            exactly, as far as the precision goes.
+        max_iter: Steps to take at most; a `ConvergenceWarning` says when they were not enough. None takes as many as
+            are needed.
         warm_start: Where to start instead of zero.
 
     Shape:
@@ -125,30 +146,40 @@ def nnls(
 
     Example:
         >>> nnls(torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0, 1.0], [0.0, 1.0]])).h
-        tensor([[2.0000, 1.0000]])
+        tensor([[2., 1.]])
     """
     problem = NonnegativeLeastSquares(x, W, l1, l2, mask)
-    if tol is None:
-        tol = 1e-5 if x.dtype == torch.float32 else 1e-10
-    with torch.no_grad():
-        lipschitz = estimate_lipschitz(W)
-    rows, (m, r) = problem.shape[:-1].numel() // W.shape[:-2].numel(), W.shape[-2:]
-    if mask is not None or r * r >= _STEPS_SAVED * rows * min(r, 2 * m):
-        solver: Solver = FISTA(max_iter=max_iter, tol=tol, restart=True)
-    elif x.device.type == "cpu" and W.ndim == 2 and r > _FEW_PARTS and _uses_few_parts(problem, lipschitz):
-        solver = ActiveSet(max_iter=max_iter, tol=tol)
-    else:
-        solver = ADMM(max_iter=max_iter, tol=tol)
-    return solve(problem, solver, adjoint=Implicit(), warm_start=warm_start, lipschitz=lipschitz)
+    if max_iter is not None:
+        check_at_least_one(max_iter=max_iter)
+    _check_values(problem)
+    solver = _choose(problem, tol, _NO_LIMIT if max_iter is None else max_iter)
+    return solve(problem, solver, adjoint=Implicit(), warm_start=warm_start)
+
+
+def _choose(problem: NonnegativeLeastSquares, tol: float | None, max_iter: int) -> Solver:
+    """The solver of `nnls`."""
+    x, W, (m, r) = problem.x, problem.W, problem.W.shape[-2:]
+    rows = problem.shape[:-1].numel() // max(W.shape[:-2].numel(), 1)
+    active_set = ActiveSet(max_iter, EXACT[x.dtype] if tol is None else tol)
+    near = _NEAR if active_set.is_careful(x.dtype) else active_set.tol
+    if problem.mask is not None or r * r >= _STEPS_SAVED * max(rows, 1) * min(r, 2 * m):
+        if active_set.is_careful(x.dtype):
+            return replace(active_set, candidates=0)
+        return Handover(max_iter, active_set.tol, first=FISTA(max_iter, near, restart=True))
+    if x.device.type == "cpu" and (r <= _FEW_PARTS or (W.ndim == 2 and _uses_few_parts(problem))):
+        return active_set
+    return Handover(max_iter, active_set.tol, first=ADMM(max_iter, near))
 
 
 @torch.no_grad()
-def _uses_few_parts(problem: NonnegativeLeastSquares, lipschitz: Tensor) -> bool:
+def _uses_few_parts(problem: NonnegativeLeastSquares) -> bool:
     """Whether some of the rows suggest that solutions use few parts."""
+    if isinstance(problem.l1, Tensor):
+        return False
     x = problem.x.reshape(-1, problem.x.shape[-1])
     tried = replace(problem, x=x[:: max(len(x) // _ROWS_TRIED, 1)][:_ROWS_TRIED])
     solver = ActiveSet(max_iter=_STEPS_TRIED)
-    h = solve(tried, solver, lipschitz=lipschitz).h
+    h = solve(Units.of(tried).into(tried), solver).h
     considered = min(_STEPS_TRIED * solver.candidates, h.shape[-1])
     return bool((h > 0).sum(-1).double().mean() < _SHARE_USED * considered)
 
@@ -187,25 +218,47 @@ def _start(
     return x.new_full(problem.shape, solver.floor if solver.start == "floor" else 0.0)
 
 
-def _flatten(problem: NonnegativeLeastSquares, start: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """Brings x, W, mask and start to two dimensions, or to three where there is a stack of W."""
-    x, W, mask = problem.x, problem.W, problem.mask
+def _flatten(
+    problem: NonnegativeLeastSquares, start: Tensor
+) -> tuple[Tensor, Tensor, float | Tensor, float | Tensor, Tensor | None, Tensor]:
+    """Brings x, W, l1, l2, mask and start to two dimensions, or to three where there is a stack of W."""
+    x, W, l1, l2, mask = problem.x, problem.W, problem.l1, problem.l2, problem.mask
     if mask is not None:
         mask = mask.expand(x.shape)
+    if isinstance(l1, Tensor):
+        l1 = l1.expand(problem.shape)
     if W.ndim == 2:
         rows = start.shape[:-1].numel()
         x, start = x.reshape(rows, x.shape[-1]), start.reshape(rows, W.shape[-1])
-        return x, W, None if mask is None else mask.reshape(x.shape), start
-    stack = start.shape[:-2]
-    x, W, start = (t.expand(*stack, -1, -1).flatten(0, -3) for t in (x, W, start))
-    return x, W, None if mask is None else mask.expand(*stack, -1, -1).flatten(0, -3), start
+        l1 = l1.reshape(start.shape) if isinstance(l1, Tensor) else l1
+        return x, W, l1, l2, None if mask is None else mask.reshape(x.shape), start
+
+    def flat(part: Any) -> Any:
+        return part.expand(*start.shape[:-2], -1, -1).flatten(0, -3) if isinstance(part, Tensor) else part
+
+    return flat(x), flat(W), flat(l1), flat(l2), flat(mask), flat(start)
 
 
-def _warn_if_short(solver: Solver, converged: Tensor) -> None:
-    if short := int((~converged).sum()):
-        warnings.warn(
-            f"{short} of {converged.numel()} rows did not reach tol={solver.tol} in {solver.max_iter} steps; "
-            "raise max_iter or tol, or look at Solution.kkt",
-            ConvergenceWarning,
-            stacklevel=3,
+def _check_values(problem: NonnegativeLeastSquares) -> None:
+    """Once for a solve that waits for the device anyway: a NaN would spread, and an infinity has no answer."""
+    x = problem.x if problem.mask is None else problem.x.where(problem.mask, 0.0)
+    for name, values in (("x", x), ("W", problem.W)):
+        if not bool(values.isfinite().all()):
+            where = " where it is observed" if name == "x" and problem.mask is not None else ""
+            raise ValueError(f"{name} must be finite{where}, got NaN or infinite entries")
+
+
+def _warn_if_short(solver: Solver, solution: Solution) -> None:
+    short = (~solution.converged).flatten().nonzero().flatten()
+    if not len(short):
+        return
+    text = f"{len(short)} of {solution.converged.numel()} rows did not reach tol={solver.tol}"
+    if bool((solution.iterations.flatten()[short] < solver.max_iter).all()):
+        worst = solution.condition_of(short[:_ROWS_TRIED]).max()
+        text += (
+            f": the parts they use are nearly collinear (condition number {worst:.0e}), and {solution.h.dtype} cannot "
+            "hold amounts that exact; solve in float64, or penalise with l2"
         )
+    else:
+        text += f" in {solver.max_iter} steps; raise max_iter, or take nnls, which needs no limit"
+    warnings.warn(text, ConvergenceWarning, stacklevel=3)
