@@ -76,7 +76,7 @@ def measure(name: str, m: int, r: int, rounds: int) -> dict[str, Any]:
         part, tensors = x[:rows], (torch.from_numpy(x[:rows]), torch.from_numpy(W))
         times: dict[str, list[float]] = {"torchpfc": [], "SciPy": []}
         for _ in range(rounds):
-            times["torchpfc"].append(timed(lambda: nnls(*tensors)))
+            times["torchpfc"].append(timed(lambda tensors=tensors: nnls(*tensors)))
             times["SciPy"].append(timed(lambda part=part: by_scipy(part, W)))
         result["seconds"][str(rows)] = times
     return result

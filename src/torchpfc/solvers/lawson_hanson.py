@@ -5,6 +5,8 @@ orthonormal. So $Z Z^\top = (W_P^\top W_P)^{-1}$, and $Z Z^\top g$ leads from an
 the negative gradient at h. A part enters as one more column of $Z$, made orthogonal twice. One leaves by a reflection
 that turns its row of $Z$ onto a single column, which goes with it. Errors grow with the condition number of $W_P$, not
 with its square as they do where a Gram matrix is factorized, and what h leaves of x is computed anew in every step.
+
+Written in NumPy: a step is a hundred small operations, which cost it half of what they cost PyTorch.
 """
 
 from __future__ import annotations
@@ -13,26 +15,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import pad
 
 from torchpfc.solvers.problem import NonnegativeLeastSquares
 
-_NUMBERS_AT_ONCE = 2**22  # in the matrices Z of the rows that are solved together
-_WORTH_COPYING = 0.25  # share of the rows that are done, from which on the others are copied together
-_SMALLEST_BASIS = 8  # columns that Z has room for at first
+_NUMBERS_AT_ONCE = 2**20  # in the matrices Z of the rows that are solved together, so that they stay in the cache
 _MOST_EXCHANGES = 100  # for each part; a few are what it takes
+_FEWEST_COPIED, _WORTH_COPYING = 16, 0.25  # rows that are done, and their share, before the others are copied
+_ROOM = 8  # rows and columns by which Z grows
 
 # In units of rounding.
-_DEPENDENT = 30  # a part that is no further than this from the span of those in use depends on them
-_NOISE = 4  # a pull below this is noise, relative to what is left of x
-_DUST = 0.04  # and so is one below this, relative to x by h: it could not lower the residual by 1e-8 of x
-_SETTLED = 32  # pulls of parts in use at an optimum, relative to x
+_EPS = float(np.finfo(np.float64).eps)
+_DEPENDENT = 30 * _EPS  # a part that is no further than this from the span of those in use depends on them
+_NOISE = 4 * _EPS  # a pull below this is noise, relative to what is left of x
+_DUST = 0.04 * _EPS  # and so is one below this, relative to x by h: it could not lower the residual by 1e-8 of x
+_SETTLED = 32 * _EPS  # pulls of parts in use at an optimum, relative to x
+_TINY = float(np.finfo(np.float64).tiny)
 
 # What is left of x is computed with twice the digits where it is less than this: its own digits are lost otherwise.
 _NEARLY_NOTHING = 1e-5
 _COARSE_BITS = 21  # twice as many, and those of a sum over the parts, are exact in float64
+
+Numbers = NDArray[np.float64]
+Places = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 class Solved(NamedTuple):
@@ -53,28 +62,35 @@ class Solved(NamedTuple):
 
 
 def solve_one_by_one(problem: NonnegativeLeastSquares, max_iter: int) -> Solved:
-    """Solves a problem in float64 with a matrix W, from h = 0.
+    """Solves a problem in float64 with a matrix W, on the CPU and from h = 0.
 
     Args:
         problem: The problem, in units in which rows of x and columns of W have norms close to one; x is zero where it
             is not observed.
         max_iter: Exchanges at most.
     """
-    x, W, mask = problem.x, problem.W, problem.mask
-    m, r = W.shape
-    l1, l2 = (torch.as_tensor(weight, dtype=x.dtype, device=x.device) for weight in (problem.l1, problem.l2))
+    (m, r), device = problem.W.shape, problem.x.device
+    x, W = problem.x.cpu().numpy(), problem.W.cpu().numpy()
+    mask = None if problem.mask is None else problem.mask.expand(problem.x.shape).cpu().numpy()
+    l1, l2 = (torch.as_tensor(weight, dtype=torch.float64).cpu().numpy() for weight in (problem.l1, problem.l2))
     if mask is None and m > r:
-        Q, W = torch.linalg.qr(W)
+        Q, W = np.linalg.qr(W)
         x = x @ Q
-    rank = r if bool((l2 > 0).any()) else min(len(W), r)
-    rows = max(_NUMBERS_AT_ONCE // max(rank, 1) ** 2, 1)
-    max_iter = min(max_iter, _MOST_EXCHANGES * r)
-    l1 = l1.expand(len(x), r)
-    chunks = (
-        _Exchange(x[chunk], W, l1[chunk], l2, None if mask is None else mask[chunk], rank).run(max_iter)
+    rank = r if l2.any() else min(len(W), r)
+    rows = max(_NUMBERS_AT_ONCE // max(rank, 1) ** 2, 2 * _FEWEST_COPIED)
+    # A last part that is zero stands where there is none.
+    W = np.concatenate([W, np.zeros((len(W), 1))], axis=1)
+    l1 = np.concatenate([np.broadcast_to(l1, (len(x), r)), np.zeros((len(x), 1))], axis=1)
+    l2 = np.append(np.broadcast_to(l2, r), 0.0)
+    gram = W.T @ W if mask is None and r <= len(x) * rank else None
+    parts = [
+        _Exchange(x[chunk], W, l1[chunk], l2, None if mask is None else mask[chunk], gram, rank).run(
+            min(max_iter, _MOST_EXCHANGES * r)
+        )
         for chunk in (slice(first, first + rows) for first in range(0, max(len(x), 1), rows))
-    )
-    return Solved(*(torch.cat(parts) for parts in zip(*chunks, strict=True)))
+    ]
+    h, *rest = (torch.from_numpy(np.concatenate(part)).to(device) for part in zip(*parts, strict=True))
+    return Solved(h[:, :r], *rest)
 
 
 @dataclass(eq=False)
@@ -89,37 +105,38 @@ class _Rows:
         - order: $(n, K)$
     """
 
-    index: Tensor
-    steps: Tensor
-    x: Tensor
-    mask: Tensor | None
-    l1: Tensor
-    norm: Tensor
-    h: Tensor
-    pull: Tensor
+    index: Places
+    steps: Places
+    x: Numbers
+    mask: Flags | None
+    l1: Numbers
+    norm: Numbers
+    h: Numbers
+    pull: Numbers
     """The negative gradient at h: how strongly each part wants to grow."""
-    floor: Tensor
+    floor: Numbers
     """What a pull has to exceed to be more than rounding."""
-    best: Tensor
+    best: Numbers
     """The lowest objective so far at the optimum over a set of parts, doubled."""
-    used: Tensor
-    shut: Tensor
+    used: Flags
+    shut: Flags
     """Parts in use, and those refused until another has helped."""
-    Z: Tensor
-    order: Tensor
-    """Which part each row of Z belongs to."""
-    size: Tensor
+    Z: Numbers
+    """Zero beyond the parts in use."""
+    order: Places
+    """The part that each row of Z belongs to."""
+    size: Places
     """How many parts are in use."""
-    at_optimum: Tensor
+    at_optimum: Flags
     """Whether h is the optimum over the parts in use, so that another may enter."""
-    settled: Tensor
-    """Whether that optimum has been corrected once."""
-    part: Tensor
+    settled: Flags
+    """Whether that optimum needs no correction."""
+    part: Places
     """The part that wants to enter."""
-    slot: Tensor
+    slot: Places
     """The row of Z whose part leaves, or -1."""
 
-    def take(self, index: Tensor) -> Self:
+    def take(self, index: Places) -> Self:
         """Some of the rows."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: value[index] for name, value in values.items() if value is not None})
@@ -128,202 +145,214 @@ class _Rows:
 class _Exchange:
     """One run of the method."""
 
-    def __init__(self, x: Tensor, W: Tensor, l1: Tensor, l2: Tensor, mask: Tensor | None, rank: int) -> None:
-        self._W, self._WT, self._l2, self._rank = W, W.mT.contiguous(), l2, rank
-        self._coarse_WT = _round_to(self._WT, torch.zeros_like(self._WT[:1]))
-        self._gram = self._WT @ W if mask is None and W.shape[1] <= len(x) * rank else None
-        self._eps, self._tiny = torch.finfo(x.dtype).eps, torch.finfo(x.dtype).tiny
-        n, r, basis = len(x), W.shape[1], min(_SMALLEST_BASIS, rank)
-        none, count = x.new_zeros(n, r, dtype=torch.bool), x.new_zeros(n, dtype=torch.int64)
-        norm = torch.linalg.vector_norm(x, dim=-1)
+    def __init__(
+        self,
+        x: Numbers,
+        W: Numbers,
+        l1: Numbers,
+        l2: Numbers,
+        mask: Flags | None,
+        gram: Numbers | None,
+        rank: int,
+    ) -> None:
+        self._W, self._WT, self._gram, self._rank = W, np.ascontiguousarray(W.T), gram, rank
+        self._coarse_WT = _round_to(self._WT, np.ones((1, 1)))
+        self._l2 = l2 if l2.any() else None
+        self._has_l1 = bool(l1.any())
+        n, r = len(x), W.shape[1]
+        room = min(_ROOM, rank)
+        norm = _norm(x)
         self._rows = _Rows(
-            index=torch.arange(n, device=x.device),
-            steps=count.clone(),
+            index=np.arange(n),
+            steps=np.zeros(n, dtype=np.int64),
             x=x,
             mask=mask,
             l1=l1,
             norm=norm,
-            h=x.new_zeros(n, r),
+            h=np.zeros((n, r)),
             pull=x @ W - l1,
-            floor=_NOISE * self._eps * norm,
-            best=x.square().sum(-1),
-            used=none,
-            shut=none.clone(),
-            Z=x.new_zeros(n, basis, basis),
-            order=x.new_zeros(n, basis, dtype=torch.int64),
-            size=count,
-            at_optimum=torch.ones_like(count, dtype=torch.bool),
-            settled=torch.ones_like(count, dtype=torch.bool),
-            part=count.clone(),
-            slot=count - 1,
+            floor=_NOISE * norm,
+            best=norm**2,
+            used=np.zeros((n, r), dtype=np.bool_),
+            shut=np.zeros((n, r), dtype=np.bool_),
+            Z=np.zeros((n, room, room)),
+            order=np.full((n, room), r - 1),
+            size=np.zeros(n, dtype=np.int64),
+            at_optimum=np.ones(n, dtype=np.bool_),
+            settled=np.ones(n, dtype=np.bool_),
+            part=np.zeros(n, dtype=np.int64),
+            slot=np.full(n, -1),
         )
-        ended = torch.zeros_like(count, dtype=torch.bool)
-        self._solved = Solved(x.new_zeros(n, r), count.clone(), ended, x.new_full((n,), torch.inf))
+        self._h, self._steps = np.zeros((n, r)), np.zeros(n, dtype=np.int64)
+        self._ended, self._violation = np.zeros(n, dtype=np.bool_), np.full(n, np.inf)
 
-    def run(self, max_iter: int) -> Solved:
+    def run(self, max_iter: int) -> tuple[Numbers, Places, Flags, Numbers]:
         """Exchanges parts until no row has another to take, or there are no steps left."""
-        step = 0
-        while len(self._rows.index):
+        for step in range(max_iter + 1):
             rows = self._rows
-            strongest, rows.part = rows.pull.masked_fill(rows.shut, 0.0).max(-1)
-            last = rows.at_optimum & (strongest <= rows.floor)
-            done = last & rows.settled if step < max_iter else torch.ones_like(last)
-            if int(done.sum()) > _WORTH_COPYING * len(done) or bool(done.all()):
+            pull = np.where(rows.shut, 0.0, rows.pull)
+            rows.part = pull.argmax(1)
+            last = rows.at_optimum & (pull[np.arange(len(pull)), rows.part] <= rows.floor)
+            done = last & rows.settled if step < max_iter else np.full(len(last), True)
+            count = int(done.sum())
+            if count == len(done) or count >= max(_FEWEST_COPIED, _WORTH_COPYING * len(done)):
                 self._close(done, last)
-                rows, last, done = self._rows, last[~done], done[~done]
-                if not len(last):
+                if count == len(done):
                     break
-            direction = torch.zeros_like(rows.h)
-            self._enter(_where(rows.at_optimum & ~last), direction)
-            self._drop(_where(rows.slot >= 0))
-            self._settle(_where(~rows.at_optimum | (last & ~done)), direction)
-            self._advance(direction)
-            rows.settled |= last & ~done  # once is enough
+                rows, last, done = self._rows, last[~done], done[~done]
             rows.steps += ~done
-            step += 1
-        return self._solved
+            direction = np.zeros_like(rows.h)
+            self._enter(np.flatnonzero(rows.at_optimum & ~last), direction)
+            self._drop(np.flatnonzero(rows.slot >= 0))
+            self._settle(np.flatnonzero(~rows.at_optimum | (last & ~done)), direction)
+            self._advance(direction)
+            rows.settled |= last  # once is enough
+        return self._h, self._steps, self._ended, self._violation
 
-    def _close(self, done: Tensor, ended: Tensor) -> None:
-        index, rows = _where(done), self._rows.take(_where(done))
+    def _close(self, done: Flags, ended: Flags) -> None:
+        closed = self._rows.take(np.flatnonzero(done))
+        index = closed.index
         # Where the steps have run out, h is feasible all the same.
-        violation = torch.where(rows.used, rows.pull.abs(), rows.pull.clamp(min=0)).amax(-1)
-        solved = self._solved
-        solved.h[rows.index], solved.steps[rows.index], solved.ended[rows.index] = rows.h, rows.steps, ended[index]
-        solved.violation[rows.index] = violation / rows.norm.clamp(min=self._tiny)
-        self._rows = self._rows.take(_where(~done))
+        violation = np.where(closed.used, np.abs(closed.pull), closed.pull).max(1, initial=0.0)
+        self._h[index], self._steps[index], self._ended[index] = closed.h, closed.steps, ended[done]
+        self._violation[index] = violation / np.maximum(closed.norm, _TINY)
+        self._rows = self._rows.take(np.flatnonzero(~done))
 
-    def _enter(self, which: Tensor, direction: Tensor) -> None:
+    def _enter(self, which: Places, direction: Numbers) -> None:
         """Takes one more part in rows at an optimum; the direction leads to the next one."""
         if not len(which):
             return
-        rows, row = self._rows, torch.arange(len(which), device=which.device)
+        rows, row = self._rows, np.arange(len(which))
         size, part = rows.size[which], rows.part[which]
         k = int(size.max())
         self._make_room(k + 1)
         room = rows.Z.shape[-1]
-        new = torch.zeros_like(rows.h[which])
+        new = np.zeros((len(which), self._W.shape[1]))
         new[row, part] = 1.0
         if k:
             # Once would leave an error that grows with the condition number of the parts in use.
             Z, order = rows.Z[which, :k, :k], rows.order[which, :k]
-            for overlap in self._overlaps(which, new, part, order):
-                new.scatter_add_(1, order, -_multiply(Z, _multiply(Z.mT, overlap)))
-        length = (self._apply(new, which).square().sum(-1) + (self._l2 * new.square()).sum(-1)).sqrt()
-        new /= length.clamp(min=self._tiny).unsqueeze(-1)
-        gain = (new * rows.pull[which]).sum(-1)
-        fine = (length > _DEPENDENT * self._eps) & (gain > 0) & (size < room)
-        direction[which] = new * gain.where(fine, 0.0).unsqueeze(-1)
-        slot = size.clamp(max=room - 1)
-        rows.order[which, slot] = part.where(fine, rows.order[which, slot])
-        column = new.gather(1, rows.order[which])
-        column *= torch.arange(room, device=column.device) <= slot.unsqueeze(-1)
-        rows.Z[which, :, slot] = column.where(fine.unsqueeze(-1), rows.Z[which, :, slot])
-        rows.size[which] += fine
-        rows.used[which, part] = fine
+            flat, transposed = order + row[:, None] * new.shape[1], Z.transpose(0, 2, 1)
+            for overlap in self._overlaps(which, new, part, flat):
+                new.ravel()[flat] -= _multiply(Z, _multiply(transposed, overlap))
+        left = self._apply(new, which)
+        length = _norm(left) if self._l2 is None else np.sqrt((left**2).sum(1) + (self._l2 * new**2).sum(1))
+        new /= np.maximum(length, _TINY)[:, None]
+        gain = np.einsum("ij,ij->i", new, rows.pull[which])
+        fine = (length > _DEPENDENT) & (gain > 0) & (size < room)
         rows.shut[which, part] = True
+        if not fine.all():
+            which, row, new, gain, size, part = (value[fine] for value in (which, row, new, gain, size, part))
+        direction[which] = new * gain[:, None]
+        rows.order[which, size] = part
+        order = rows.order[which]
+        rows.Z[which, :, size] = np.take_along_axis(new, order, 1) * (order < new.shape[1] - 1)
+        rows.size[which] = size + 1
+        rows.used[which, part] = True
 
-    def _drop(self, which: Tensor) -> None:
+    def _drop(self, which: Places) -> None:
         """Takes out the parts that have reached zero."""
         if not len(which):
             return
-        rows, row = self._rows, torch.arange(len(which), device=which.device)
+        rows, row = self._rows, np.arange(len(which))
         slot, last = rows.slot[which], rows.size[which] - 1
         k = int(last.max()) + 1
         Z, order = rows.Z[which, :k, :k], rows.order[which, :k]
         mirror = Z[row, slot]
-        at_last = mirror.gather(1, last.unsqueeze(-1))
-        length = torch.linalg.vector_norm(mirror, dim=-1, keepdim=True)
-        mirror = mirror.scatter_add(1, last.unsqueeze(-1), length.where(at_last >= 0, -length))
-        scaled = mirror * (2 / mirror.square().sum(-1, keepdim=True))
-        Z = torch.baddbmm(Z, _multiply(Z, mirror).unsqueeze(-1), scaled.unsqueeze(-2), alpha=-1)
+        mirror[row, last] += np.copysign(_norm(mirror), mirror[row, last])
+        scale = 2 / np.einsum("ij,ij->i", mirror, mirror)
+        Z -= _multiply(Z, mirror)[:, :, None] * (scale[:, None] * mirror)[:, None, :]
         Z[row, slot], order[row, slot] = Z[row, last], order[row, last]
         Z[row, last] = 0.0
         Z[row, :, last] = 0.0
-        rows.Z[which, :k, :k], rows.order[which, :k], rows.size[which] = Z, order, last
-        rows.slot[which] = -1
+        order[row, last] = self._W.shape[1] - 1
+        rows.Z[which, :k, :k], rows.order[which, :k], rows.size[which], rows.slot[which] = Z, order, last, -1
 
-    def _settle(self, which: Tensor, direction: Tensor) -> None:
+    def _settle(self, which: Places, direction: Numbers) -> None:
         """Leads to the optimum over the parts in use, from wherever h is."""
         if not len(which):
             return
         rows = self._rows
         k = int(rows.size[which].max())
         Z, order = rows.Z[which, :k, :k], rows.order[which, :k]
-        move = _multiply(Z, _multiply(Z.mT, rows.pull[which].gather(1, order)))
-        direction[which] = torch.zeros_like(rows.h[which]).scatter_add_(1, order, move)
+        pull = np.take_along_axis(rows.pull[which], order, 1)
+        direction[which[:, None], order] = _multiply(Z, _multiply(Z.transpose(0, 2, 1), pull))
 
-    def _advance(self, direction: Tensor) -> None:
+    def _advance(self, direction: Numbers) -> None:
         """Moves along the direction, to its end or until the first amount reaches zero."""
         rows = self._rows
         h = rows.h + direction
-        share = (rows.h / (rows.h - h)).masked_fill_(~(rows.used & (h <= 0)), 2.0)
-        share, first = share.min(-1)
-        rows.at_optimum = share > 1
-        blocked = _where(~rows.at_optimum)
-        if len(blocked):
-            h = torch.addcmul(rows.h, direction, share.clamp(max=1).unsqueeze(-1)).clamp_(min=0)
+        falls = rows.used & (h <= 0)
+        rows.at_optimum = np.logical_not(falls.any(axis=1))
+        if falls.any():
+            share = np.divide(rows.h, -direction, out=np.where(falls, 0.0, 2.0), where=falls & (direction < 0))
+            first = share.argmin(1)
+            h = np.maximum(rows.h + np.minimum(share.min(1), 1.0)[:, None] * direction, 0.0)
+            blocked = np.flatnonzero(~rows.at_optimum)
             part = first[blocked]
-            h[blocked, part], rows.used[blocked, part] = 0.0, False  # shut until something has helped
-            rows.slot[blocked] = self._find(blocked, part)
+            h[blocked, part], rows.used[blocked, part], rows.shut[blocked, part] = 0.0, False, False
+            rows.slot[blocked] = (rows.order[blocked] == part[:, None]).argmax(1)
         rows.h = h
         left = rows.x - self._apply(h)
-        size = torch.linalg.vector_norm(left, dim=-1)
-        if bool((size < _NEARLY_NOTHING * rows.norm).any()):
+        size = _norm(left)
+        if (size < _NEARLY_NOTHING * rows.norm).any():
             left = self._left_precisely(h)
-            size = torch.linalg.vector_norm(left, dim=-1)
-        rows.pull = left @ self._W - rows.l1 - self._l2 * h
-        rows.floor = self._eps * (
-            _NOISE * size + _DUST * rows.norm.square() / (rows.norm + h.sum(-1)).clamp(min=self._tiny)
-        )
-        objective = size.square() + ((2 * rows.l1 + self._l2 * h) * h).sum(-1)
+            size = _norm(left)
+        pull, objective = left @ self._W, size**2
+        if self._has_l1:
+            pull -= rows.l1
+            objective += 2 * (rows.l1 * h).sum(1)
+        if self._l2 is not None:
+            pull -= self._l2 * h
+            objective += (self._l2 * h**2).sum(1)
+        rows.pull = pull
+        rows.floor = _NOISE * size + _DUST * rows.norm**2 / np.maximum(rows.norm + h.sum(1), _TINY)
         helped = rows.at_optimum & (objective < rows.best)
-        rows.shut = rows.used.where(helped.unsqueeze(-1), rows.shut)
-        rows.best = objective.where(helped, rows.best)
-        rows.settled = (rows.pull.abs() * rows.used).amax(-1) <= _SETTLED * self._eps * rows.norm
+        rows.shut = np.where(helped[:, None], rows.used, rows.shut)
+        rows.best = np.where(helped, objective, rows.best)
+        rows.settled = np.abs(pull * rows.used).max(1) <= _SETTLED * rows.norm
 
-    def _find(self, which: Tensor, part: Tensor) -> Tensor:
-        """The row of Z that belongs to a part."""
-        order = self._rows.order[which]
-        present = torch.arange(order.shape[-1], device=order.device) < self._rows.size[which].unsqueeze(-1)
-        return ((order == part.unsqueeze(-1)) & present).to(torch.uint8).argmax(-1)
-
-    def _overlaps(self, which: Tensor, new: Tensor, part: Tensor, order: Tensor) -> Iterator[Tensor]:
+    def _overlaps(self, which: Places, new: Numbers, part: Places, flat: Places) -> Iterator[Numbers]:
         """The products of the parts in use with the new one, and then with what is left of it."""
-        if self._gram is not None:
-            yield self._gram[part.unsqueeze(-1), order]
-        else:
-            yield (self._apply(new, which) @ self._W).gather(1, order)
-        yield (self._apply(new, which) @ self._W + self._l2 * new).gather(1, order)
+        first = (self._apply(new, which) @ self._W) if self._gram is None else self._gram[part]
+        yield first.ravel().take(flat)
+        left = self._apply(new, which) @ self._W
+        yield (left if self._l2 is None else left + self._l2 * new).ravel().take(flat)
 
-    def _apply(self, h: Tensor, which: Tensor | None = None) -> Tensor:
+    def _apply(self, h: Numbers, which: Places | None = None) -> Numbers:
         """The observed part of W h, for some of the rows."""
         product, mask = h @ self._WT, self._rows.mask
         return product if mask is None else product * (mask if which is None else mask[which])
 
-    def _left_precisely(self, h: Tensor) -> Tensor:
+    def _left_precisely(self, h: Numbers) -> Numbers:
         """What h leaves of x, with twice the digits: products of coarse factors are exact, and so is their sum."""
-        coarse = _round_to(h, h.amax(-1, keepdim=True))
+        coarse = _round_to(h, np.maximum(h.max(1, keepdims=True), _TINY))
         fine, fine_WT = h - coarse, self._WT - self._coarse_WT
-        left = self._rows.x - coarse @ self._coarse_WT - (coarse @ fine_WT + fine @ self._coarse_WT) - fine @ fine_WT
-        return left if self._rows.mask is None else left * self._rows.mask
+        left: Numbers = self._rows.x - coarse @ self._coarse_WT
+        left = left - (coarse @ fine_WT + fine @ self._coarse_WT) - fine @ fine_WT
+        if self._rows.mask is not None:
+            left *= self._rows.mask
+        return left
 
     def _make_room(self, size: int) -> None:
         rows, have = self._rows, self._rows.Z.shape[-1]
         if size > have and have < self._rank:
-            more = min(2 * have, self._rank) - have
-            rows.Z, rows.order = pad(rows.Z, (0, more, 0, more)), pad(rows.order, (0, more))
+            more = (0, min(_ROOM, self._rank - have))
+            rows.Z = np.pad(rows.Z, ((0, 0), more, more))
+            rows.order = np.pad(rows.order, ((0, 0), more), constant_values=self._W.shape[1] - 1)
 
 
-def _round_to(values: Tensor, largest: Tensor) -> Tensor:
-    """Values with so few digits that products of two of them are exact; those of the largest, or of one, count."""
-    _, exponent = torch.frexp(largest)
-    step = torch.ldexp(torch.ones_like(largest), exponent - _COARSE_BITS)
-    return (values / step).round() * step
+def _round_to(values: Numbers, largest: Numbers) -> Numbers:
+    """Values with so few digits that products of two of them are exact; those of the largest count."""
+    step = np.ldexp(1.0, np.frexp(largest)[1] - _COARSE_BITS)
+    return np.rint(values / step) * step
 
 
-def _where(flags: Tensor) -> Tensor:
-    return flags.nonzero().squeeze(-1)
+def _norm(rows: Numbers) -> Numbers:
+    norm: Numbers = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    return norm
 
 
-def _multiply(matrix: Tensor, vector: Tensor) -> Tensor:
-    return torch.bmm(matrix, vector.unsqueeze(-1)).squeeze(-1)
+def _multiply(matrix: Numbers, vector: Numbers) -> Numbers:
+    product: Numbers = (matrix @ vector[:, :, None])[:, :, 0]
+    return product

@@ -19,7 +19,7 @@ from torchpfc.solvers.fista import FISTA
 from torchpfc.solvers.handover import Handover
 from torchpfc.solvers.problem import NonnegativeLeastSquares
 from torchpfc.solvers.scaling import Bounds
-from torchpfc.solvers.units import Units
+from torchpfc.solvers.units import Units, shift
 
 # ADMM takes fewer steps than FISTA, but inverts a matrix first: about as much arithmetic as so many steps of one row.
 _STEPS_SAVED = 100
@@ -28,6 +28,7 @@ EXACT = {torch.float32: 1e-5, torch.float64: 1e-10}
 """The violation that counts as none, where `nnls` is given no tolerance."""
 
 _NO_LIMIT = 2**62
+_SINGULAR = 1e-9  # the smallest eigenvalue of a Gram matrix, relative to the largest
 _NEAR = 1e-3  # the tolerance of a method whose result another one makes exact
 
 # Two steps of the active-set method, on a few rows, tell whether solutions use few parts. Those of images over typical
@@ -166,9 +167,20 @@ def _choose(problem: NonnegativeLeastSquares, tol: float | None, max_iter: int) 
         if active_set.is_careful(x.dtype):
             return replace(active_set, candidates=0)
         return Handover(max_iter, active_set.tol, first=FISTA(max_iter, near, restart=True))
-    if x.device.type == "cpu" and (r <= _FEW_PARTS or (W.ndim == 2 and _uses_few_parts(problem))):
+    if x.device.type == "cpu" and r <= _FEW_PARTS:
+        return replace(active_set, candidates=0) if W.ndim == 2 and _is_nearly_singular(W) else active_set
+    if x.device.type == "cpu" and W.ndim == 2 and _uses_few_parts(problem):
         return active_set
     return Handover(max_iter, active_set.tol, first=ADMM(max_iter, near))
+
+
+@torch.no_grad()
+def _is_nearly_singular(W: Tensor) -> bool:
+    """Whether columns of one norm are so nearly collinear that steps over many parts at once would be for nothing."""
+    unit = shift(W, -torch.frexp(W.abs().amax(0)).exponent).double()
+    unit = unit / torch.linalg.vector_norm(unit, dim=0).clamp(min=torch.finfo(unit.dtype).tiny)
+    values = torch.linalg.eigvalsh(unit.mT @ unit)
+    return bool(values[0] < _SINGULAR * values[-1])
 
 
 @torch.no_grad()
