@@ -78,6 +78,11 @@ class ActiveSet(Solver):
         """Whether there are steps over many parts."""
         return self.candidates > 0
 
+    @property
+    def needs_step(self) -> bool:  # type: ignore[override]
+        """Whether there are steps over many parts, some of which follow the gradient."""
+        return self.candidates > 0
+
     def init(self, descent: Descent, h: Tensor) -> GradientState:
         """The state before the first step from h, brought up to the floor: a warm start may lie anywhere."""
         h = h.clamp(min=self.floor)

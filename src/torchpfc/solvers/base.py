@@ -82,6 +82,8 @@ class Solver(ABC):
     """Whether h ends at a minimum of the problem, if the steps are enough."""
     needs_gram: ClassVar[bool] = False
     """Whether the steps need the Gram matrix, whatever it costs; there is none for a masked problem."""
+    needs_step: ClassVar[bool] = True
+    """Whether the largest eigenvalue has to be found, and not just a bound on it: whether there are gradient steps."""
     takes_mask: ClassVar[bool] = True
     """Whether x may be observed in part."""
     takes_cap: ClassVar[bool] = True

@@ -29,7 +29,7 @@ _ROOM = 8  # rows and columns by which Z grows
 
 # In units of rounding.
 _EPS = float(np.finfo(np.float64).eps)
-_DEPENDENT = 30 * _EPS  # a part that is no further than this from the span of those in use depends on them
+_DEPENDENT = 500 * _EPS  # a part that is no further than this from the span of those in use depends on them
 _NOISE = 4 * _EPS  # a pull below this is noise, relative to what is left of x
 _DUST = 0.04 * _EPS  # and so is one below this, relative to x by h: it could not lower the residual by 1e-8 of x
 _SETTLED = 32 * _EPS  # pulls of parts in use at an optimum, relative to x
@@ -37,6 +37,7 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 # What is left of x is computed with twice the digits where it is less than this: its own digits are lost otherwise.
 _NEARLY_NOTHING = 1e-5
+_NOTHING = 1e-11  # where not even this is left of x, there is nothing more to explain
 _COARSE_BITS = 21  # twice as many, and those of a sum over the parts, are exact in float64
 
 Numbers = NDArray[np.float64]
@@ -299,6 +300,9 @@ class _Exchange:
             left = self._left_precisely(h)
             size = _norm(left)
         pull, objective = left @ self._W, size**2
+        rows.floor = _NOISE * size + _DUST * rows.norm**2 / np.maximum(rows.norm + h.sum(1), _TINY)
+        if self._l2 is None and not self._has_l1:
+            rows.floor[size <= _NOTHING * rows.norm] = np.inf
         if self._has_l1:
             pull -= rows.l1
             objective += 2 * (rows.l1 * h).sum(1)
@@ -306,7 +310,6 @@ class _Exchange:
             pull -= self._l2 * h
             objective += (self._l2 * h**2).sum(1)
         rows.pull = pull
-        rows.floor = _NOISE * size + _DUST * rows.norm**2 / np.maximum(rows.norm + h.sum(1), _TINY)
         helped = rows.at_optimum & (objective < rows.best)
         rows.shut = np.where(helped[:, None], rows.used, rows.shut)
         rows.best = np.where(helped, objective, rows.best)
@@ -330,9 +333,7 @@ class _Exchange:
         fine, fine_WT = h - coarse, self._WT - self._coarse_WT
         left: Numbers = self._rows.x - coarse @ self._coarse_WT
         left = left - (coarse @ fine_WT + fine @ self._coarse_WT) - fine @ fine_WT
-        if self._rows.mask is not None:
-            left *= self._rows.mask
-        return left
+        return left if self._rows.mask is None else np.where(self._rows.mask, left, 0.0)
 
     def _make_room(self, size: int) -> None:
         rows, have = self._rows, self._rows.Z.shape[-1]
@@ -345,7 +346,8 @@ class _Exchange:
 def _round_to(values: Numbers, largest: Numbers) -> Numbers:
     """Values with so few digits that products of two of them are exact; those of the largest count."""
     step = np.ldexp(1.0, np.frexp(largest)[1] - _COARSE_BITS)
-    return np.rint(values / step) * step
+    rounded: Numbers = np.rint(values / step) * step
+    return rounded
 
 
 def _norm(rows: Numbers) -> Numbers:

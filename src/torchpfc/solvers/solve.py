@@ -19,7 +19,7 @@ from torchpfc.solvers.fista import FISTA
 from torchpfc.solvers.handover import Handover
 from torchpfc.solvers.problem import NonnegativeLeastSquares
 from torchpfc.solvers.scaling import Bounds
-from torchpfc.solvers.units import Units, shift
+from torchpfc.solvers.units import Units
 
 # ADMM takes fewer steps than FISTA, but inverts a matrix first: about as much arithmetic as so many steps of one row.
 _STEPS_SAVED = 100
@@ -28,12 +28,11 @@ EXACT = {torch.float32: 1e-5, torch.float64: 1e-10}
 """The violation that counts as none, where `nnls` is given no tolerance."""
 
 _NO_LIMIT = 2**62
-_SINGULAR = 1e-9  # the smallest eigenvalue of a Gram matrix, relative to the largest
 _NEAR = 1e-3  # the tolerance of a method whose result another one makes exact
 
 # Two steps of the active-set method, on a few rows, tell whether solutions use few parts. Those of images over typical
 # images use less than half of the parts considered, those of mixtures of many parts almost all of them.
-_FEW_PARTS = 128  # with no more parts than this, the active-set method needs no other first
+_FEW_PARTS = 128  # with no more parts than this, to take them one at a time is fastest on a CPU
 _ROWS_TRIED = 16
 _STEPS_TRIED = 2
 _SHARE_USED = 0.65
@@ -95,7 +94,9 @@ def solve(
     x, W, l1, l2, mask, start = _flatten(inside, start)
     with torch.autocast(start.device.type, enabled=False):
         with torch.no_grad():
-            if lipschitz is not None and W.ndim > 2:
+            if not solver.needs_step:
+                lipschitz = W.square().sum((-2, -1))
+            elif lipschitz is not None and W.ndim > 2:
                 lipschitz = lipschitz.expand(problem.shape[:-2]).flatten()
             flat = NonnegativeLeastSquares(x, W, l1, l2, mask)
             descent = prepare(flat, iterations=solver.max_iter, lipschitz=lipschitz, needs_gram=solver.needs_gram)
@@ -163,24 +164,15 @@ def _choose(problem: NonnegativeLeastSquares, tol: float | None, max_iter: int) 
     rows = problem.shape[:-1].numel() // max(W.shape[:-2].numel(), 1)
     active_set = ActiveSet(max_iter, EXACT[x.dtype] if tol is None else tol)
     near = _NEAR if active_set.is_careful(x.dtype) else active_set.tol
-    if problem.mask is not None or r * r >= _STEPS_SAVED * max(rows, 1) * min(r, 2 * m):
-        if active_set.is_careful(x.dtype):
-            return replace(active_set, candidates=0)
+    on_cpu = x.device.type == "cpu"
+    no_gram = problem.mask is not None or r * r >= _STEPS_SAVED * max(rows, 1) * min(r, 2 * m)
+    if (on_cpu and r <= _FEW_PARTS) or (no_gram and active_set.is_careful(x.dtype)):
+        return replace(active_set, candidates=0)
+    if no_gram:
         return Handover(max_iter, active_set.tol, first=FISTA(max_iter, near, restart=True))
-    if x.device.type == "cpu" and r <= _FEW_PARTS:
-        return replace(active_set, candidates=0) if W.ndim == 2 and _is_nearly_singular(W) else active_set
-    if x.device.type == "cpu" and W.ndim == 2 and _uses_few_parts(problem):
+    if on_cpu and W.ndim == 2 and _uses_few_parts(problem):
         return active_set
     return Handover(max_iter, active_set.tol, first=ADMM(max_iter, near))
-
-
-@torch.no_grad()
-def _is_nearly_singular(W: Tensor) -> bool:
-    """Whether columns of one norm are so nearly collinear that steps over many parts at once would be for nothing."""
-    unit = shift(W, -torch.frexp(W.abs().amax(0)).exponent).double()
-    unit = unit / torch.linalg.vector_norm(unit, dim=0).clamp(min=torch.finfo(unit.dtype).tiny)
-    values = torch.linalg.eigvalsh(unit.mT @ unit)
-    return bool(values[0] < _SINGULAR * values[-1])
 
 
 @torch.no_grad()
