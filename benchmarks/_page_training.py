@@ -195,3 +195,34 @@ def tell_rnn(data: Data) -> Told:
 
 def _article(other: str, forms: Iterable[str]) -> str:
     return f"the {name(other, forms)}{' form' if other.startswith('textbook') else ''}"
+
+
+def tell_block_cost(data: Data) -> Told:
+    """What `block_cost.py` found."""
+    shapes = data["shapes"]
+    kinds = ("prediction", "training step")
+    rows, defaults = [], []
+    for shape in shapes:
+        medians = {
+            (form, kind): found[kind]["median_seconds"]
+            for form, found in shape["forms"].items()
+            for kind in kinds
+            if kind in found
+        }
+        size = f"{shape['features']:,} features, {shape['num_basis']:,} parts"
+        for form in shape["forms"]:
+            cells = []
+            for kind in kinds:
+                seconds = medians.get((form, kind))
+                over = "" if seconds is None else times(seconds / medians["MLP", kind])
+                cells += ["" if seconds is None else significant(1e6 * seconds), over]
+            rows.append([size, form, *cells])
+        defaults.append(medians["defaults", "training step"] / medians["MLP", "training step"])
+    heads = ["size", "form", *(head for kind in kinds for head in (f"{kind}, µs", "times the MLP's"))]
+    text = paragraphs(
+        f"Microseconds an example, in batches of {data['batch']} and on one thread; medians of n = {data['rounds']}"
+        " rounds. What is new has no code to begin with, so warm codes are for training alone.",
+        grid(heads, rows, words=2),
+        f"With its defaults a block takes {span(defaults)} times as long to train as the MLP.",
+    )
+    return Told(text, [])

@@ -590,3 +590,25 @@ def test_a_generator_of_the_cpu_seeds_a_cuda_device():
     _, _, cpu = planted()
     found = [factorize(V, 4, max_iter=5, generator=seeded()).objective for V in (cpu, cpu.cuda())]
     assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"l1": 0.1}, {"normalization": UnitNorm()}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_no_size_of_the_data_matters(dtype, options) -> None:
+    V = planted(dtype=dtype)[2]
+    objectives = []
+
+    def found(power):
+        penalty = {"l1": options["l1"] * 4.0**power} if "l1" in options else {}
+        scaled = (V.double() * 4.0**power).to(dtype)
+        settings = {**options, **penalty, "max_iter": 30, "generator": seeded()}
+        return factorize(scaled, 4, **settings, callback=lambda k, objective: objectives.append(objective))
+
+    plain = found(0)
+    for power in (-60, -30, -5, 5, 30, 60) if dtype == torch.float32 else (-500, -100, -5, 5, 100, 500):
+        scaled = found(power)
+        product, expected = scaled.H.double() @ scaled.W.double().T, plain.H.double() @ plain.W.double().T
+        torch.testing.assert_close(product / 4.0**power, expected, rtol=1e-5, atol=1e-6)
+        assert objectives[-1] == scaled.objective
+        if abs(power) < 200:
+            assert scaled.objective == pytest.approx(plain.objective * 16.0**power, rel=1e-4, abs=1e-6 * 16.0**power)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -12,6 +15,7 @@ from torchpfc.nmf.updates import HALS, UpdateRule
 from torchpfc.progress import Progress
 from torchpfc.solvers.checks import check_at_least_one, check_nonnegative
 from torchpfc.solvers.problem import check_mask
+from torchpfc.solvers.units import shift
 
 
 @torch.no_grad()
@@ -87,20 +91,67 @@ def factorize(
         raise ValueError(f"rule must be HALS() or GradientUpdates() where nonnegative=False, got {rule}")
     if init is not None:
         _check_pair(init, V, num_basis, nonnegative, restarts)
-    run = Alternation(Matrix.of(V.detach(), mask), rule, normalization, l1, nonnegative, batch_size)
+    size = _Size.of(V, mask, rule, normalization)
+    run = Alternation(
+        Matrix.of(size.into(V.detach(), 2), mask), rule, normalization, size.value(l1, -2), nonnegative, batch_size
+    )
     best: Factorization | None = None
     with torch.autocast(V.device.type, enabled=False), Progress(restarts * max_iter, show=progress) as bar:
         for restart in range(restarts):
-            W, H = _random_start(run.data.V, num_basis, nonnegative, generator) if init is None else init
+            if init is None:
+                W, H = _random_start(run.data.V, num_basis, nonnegative, generator)
+            else:
+                W, H = (size.into(factor, 1) for factor in init)
 
-            def show(k: int, objective: float, done: int = restart * max_iter) -> None:
+            def show(k: int, objective: float, done: int = restart * max_iter) -> bool | None:
+                objective = size.value(objective, 4)
                 bar.at(done + k, f"{done + k} of {restarts * max_iter}, objective {objective:.6g}")
+                return None if callback is None else callback(k, objective)
 
-            result = run.minimize(W, H, max_iter=max_iter, tol=tol, watchers=(callback, show))
+            result = run.minimize(W, H, max_iter=max_iter, tol=tol, watch=show)
             if best is None or result.objective < best.objective:
                 best = result
     assert best is not None
-    return best
+    return size.back(best, run.at_end)
+
+
+class _Size(NamedTuple):
+    """How large the data are, as a power of four: what is computed in between neither overflows nor vanishes.
+
+    With $V = 4^k V'$ and both factors $2^k$ times what they are for $V'$, nothing is rounded on the way.
+    """
+
+    k: int
+
+    @classmethod
+    def of(cls, V: Tensor, mask: Tensor | None, rule: UpdateRule, normalization: Normalization | None) -> _Size:
+        """The size of the data, or none where a rule or a normalization has a size of its own."""
+        if rule.floor or not rule.scale_free or not (normalization is None or normalization.keeps_product):
+            return cls(0)
+        largest = float((V if mask is None else V.where(mask, 0.0)).abs().amax())
+        return cls(math.frexp(largest)[1] // 2)
+
+    def into(self, values: Tensor, power: int) -> Tensor:
+        """Values that go with a power of $2^k$, as they are for $V'$."""
+        return shift(values, torch.tensor(-power * self.k, device=values.device)) if self.k else values
+
+    def value(self, value: float, power: int) -> float:
+        """A number times a power of $2^k$."""
+        try:
+            return math.ldexp(value, power * self.k)
+        except OverflowError:
+            return math.inf
+
+    def back(self, found: Factorization, normalization: Normalization | None) -> Factorization:
+        """The factorization of V, given that of $V'$."""
+        if not self.k:
+            return found
+        W, H = (shift(factor, torch.tensor(self.k, device=factor.device)) for factor in (found.W, found.H))
+        if normalization is not None:
+            scale_W, scale_H = normalization.scales(W.T, H.T)
+            W, H = W * scale_W.T, H * scale_H.T
+        found.history.objective[:] = [self.value(objective, 4) for objective in found.history.objective]
+        return Factorization(W, H, found.history)
 
 
 def _random_start(

@@ -93,25 +93,27 @@ class Alternation:
     nonnegative: bool
     batch_size: int | None
 
-    def minimize(
-        self, W: Tensor, H: Tensor, *, max_iter: int, tol: float, watchers: tuple[Callback | None, ...]
-    ) -> Factorization:
-        """Runs from W (m, r) and H (n, r) until a tolerance, a watcher or the number of iterations ends it."""
+    def minimize(self, W: Tensor, H: Tensor, *, max_iter: int, tol: float, watch: Callback) -> Factorization:
+        """Runs from W (m, r) and H (n, r) until a tolerance, the watcher or the number of iterations ends it."""
         history, start = History(), time.perf_counter()
         state: _State | None = None
         for k, state in zip(range(1, max_iter + 1), self._passes(W.T.contiguous(), H.T), strict=False):
             history.objective.append(state.objective)
             history.seconds.append(time.perf_counter() - start)
-            stops = [watch(k, state.objective) for watch in watchers if watch is not None]
-            if any(stops) or _has_converged(history.objective, tol):
+            if watch(k, state.objective) or _has_converged(history.objective, tol):
                 break
         assert state is not None
         W, H = state.W, torch.cat(state.codes, dim=1)
-        at_end = UnitNorm() if self.l1 and self.normalization is None else self.normalization
-        if at_end is not None and at_end.keeps_product:
-            scale_W, scale_H = at_end.scales(W, H)
+        if self.at_end is not None:
+            scale_W, scale_H = self.at_end.scales(W, H)
             W, H = W * scale_W, H * scale_H
         return Factorization(W.T.contiguous(), H.T.contiguous(), history)
+
+    @property
+    def at_end(self) -> Normalization | None:
+        """The normalization that is applied to the result."""
+        chosen = UnitNorm() if self.l1 and self.normalization is None else self.normalization
+        return chosen if chosen is not None and chosen.keeps_product else None
 
     def _passes(self, W: Tensor, H: Tensor) -> Iterator[_State]:
         """Passes over the data, each from a point ahead of the last one where that helps.

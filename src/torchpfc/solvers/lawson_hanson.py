@@ -24,6 +24,8 @@ from torchpfc.solvers.problem import NonnegativeLeastSquares
 
 _NUMBERS_AT_ONCE = 2**20  # in the matrices Z of the rows that are solved together, so that they stay in the cache
 _MOST_EXCHANGES = 100  # for each part; a few are what it takes
+_IDLE = 2  # exchanges for each part that have hardly helped; after so many, those to come will not either
+_HARDLY = 1e-19  # of the squared norm of x
 _FEWEST_COPIED, _WORTH_COPYING = 16, 0.25  # rows that are done, and their share, before the others are copied
 _ROOM = 8  # rows and columns by which Z grows
 
@@ -99,7 +101,7 @@ class _Rows:
     """The rows that are still open.
 
     Shape:
-        - index, steps, norm, floor, best, size, at_optimum, settled, part, slot: $(n)$
+        - index, steps, idle, norm, floor, best, size, at_optimum, settled, part, slot: $(n)$
         - x, mask: $(n, m)$
         - l1, h, pull, used, shut: $(n, r)$
         - Z: $(n, K, K)$
@@ -108,6 +110,8 @@ class _Rows:
 
     index: Places
     steps: Places
+    idle: Places
+    """Steps since the objective has fallen by more than hardly."""
     x: Numbers
     mask: Flags | None
     l1: Numbers
@@ -166,6 +170,7 @@ class _Exchange:
         self._rows = _Rows(
             index=np.arange(n),
             steps=np.zeros(n, dtype=np.int64),
+            idle=np.zeros(n, dtype=np.int64),
             x=x,
             mask=mask,
             l1=l1,
@@ -193,7 +198,8 @@ class _Exchange:
             rows = self._rows
             pull = np.where(rows.shut, 0.0, rows.pull)
             rows.part = pull.argmax(1)
-            last = rows.at_optimum & (pull[np.arange(len(pull)), rows.part] <= rows.floor)
+            floor = np.where(rows.idle > _IDLE * pull.shape[1], np.inf, rows.floor)
+            last = rows.at_optimum & (pull[np.arange(len(pull)), rows.part] <= floor)
             done = last & rows.settled if step < max_iter else np.full(len(last), True)
             count = int(done.sum())
             if count == len(done) or count >= max(_FEWEST_COPIED, _WORTH_COPYING * len(done)):
@@ -312,6 +318,7 @@ class _Exchange:
         rows.pull = pull
         helped = rows.at_optimum & (objective < rows.best)
         rows.shut = np.where(helped[:, None], rows.used, rows.shut)
+        rows.idle = np.where(helped & (rows.best - objective > _HARDLY * rows.norm**2), 0, rows.idle + 1)
         rows.best = np.where(helped, objective, rows.best)
         rows.settled = np.abs(pull * rows.used).max(1) <= _SETTLED * rows.norm
 

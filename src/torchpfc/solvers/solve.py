@@ -138,7 +138,8 @@ def nnls(
             exactly, as far as the precision goes.
         max_iter: Steps to take at most; a `ConvergenceWarning` says when they were not enough. None takes as many as
             are needed.
-        warm_start: Where to start instead of zero.
+        warm_start: Where to start instead of zero; only with more than 128 parts, since what takes one part at a time
+            begins with none.
 
     Shape:
         - x: $(*, n, m)$, or $(m)$ for one example
