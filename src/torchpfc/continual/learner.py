@@ -584,14 +584,14 @@ class ContinualPFC(nn.Module):
         """What the read-out says of some inputs; zeros without one."""
         if (weight := self.read_out_weight) is None or self.read_out is None:
             return self._anchor.new_zeros(len(x), self.num_classes)
-        return F.linear(self.read_out.features(x.nan_to_num(nan=0.0)).to(weight), weight)
+        return F.linear(self.read_out.features(x.nan_to_num(nan=0.0)).to(weight), weight[:, 1:], weight[:, 0])
 
     @property
     def read_out_weight(self) -> Tensor | None:
-        r"""What each feature of the read-out adds to the score of each class; None without a read-out.
+        r"""A constant, and what each feature of the read-out adds to the score of each class; None without a read-out.
 
         Shape:
-            - the result: $(\text{num_classes}, d)$
+            - the result: $(\text{num_classes}, 1 + d)$
         """
         if self.read_out is None or not any(portion.sums is not None for portion in self._portions):
             return None
