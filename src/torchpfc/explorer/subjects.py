@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchpfc.interpret import Explanation, counterfactual, explain
-from torchpfc.interpret.recognition import p_values
+from torchpfc.interpret.recognition import Usual
 from torchpfc.nn.block import PFCBlock
 from torchpfc.optim.ledger import Ledger
 from torchpfc.unlearning import ForgetReport, forget
@@ -130,18 +130,19 @@ class BlockSubject(Subject):
         super().__init__(name, "PFCBlock", block, ledger, block.in_features, outputs, classes)
         self.block.eval()
         self._reference = self.encode(reference)
-        self._unexplained: Tensor | None = None
+        self._usual: Usual | None = None
 
     def explain(self, x: Tensor) -> Explanation:
         """Predictions as sums."""
         return explain(self.block, self.encode(x), outputs=self.outputs, classes=self.classes)
 
     def recognise(self, x: Tensor) -> list[float]:
-        """The share of the reference that is explained as badly or worse."""
-        if self._unexplained is None:
-            self._unexplained = explain(self.block, self._reference).unexplained
-        weight = torch.ones_like(self._unexplained)
-        values: list[float] = p_values(self.explain(x).unexplained, self._unexplained, weight).tolist()
+        """The share of the reference that is as odd, or odder."""
+        if self._usual is None:
+            known = explain(self.block, self._reference)
+            self._usual = Usual.of(known.x, known.reconstruction, torch.ones(len(known)))
+        asked = self.explain(x)
+        values: list[float] = self._usual.p_values(asked.x, asked.reconstruction).tolist()
         return values
 
     def encode(self, x: Tensor) -> Tensor:
@@ -151,6 +152,6 @@ class BlockSubject(Subject):
     def forget(self, batches: Iterable[int]) -> ForgetReport:
         """Removes what batches wrote."""
         report = forget(self.block, self.ledger, batches=batches)
-        self._unexplained = None
+        self._usual = None
         self.block.eval()
         return report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchpfc.checkpoint import reading
 from torchpfc.interpret import ColumnReport, Explanation, describe_columns
-from torchpfc.interpret.recognition import p_values, relative_residual
+from torchpfc.interpret.recognition import Usual
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.saving import block_from, block_settings
 from torchpfc.optim.ledger import Ledger
@@ -112,11 +112,13 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """
         return self._numpy(self.scale_.decode(self._couple(X)[3]))
 
-    def explain(self, X: Any) -> Explanation:
+    def explain(self, X: Any, *, features: Sequence[str] = ()) -> Explanation:
         """Takes predictions apart: which parts, how much of each, and what each adds to every output.
 
         Args:
             X: Inputs, of shape (n, n_features_in_).
+            features: Names of the features, by which parts are called; by default those of the data frame that the
+                estimator was fitted with.
 
         Returns:
             The sums, checked to add up, in the units of inputs and outputs; prints as tables.
@@ -134,6 +136,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             base=base[shown].cpu(),
             outputs=names,
             classes=hasattr(self, "classes_"),
+            features=tuple(map(str, features if len(features) else getattr(self, "feature_names_in_", ()))),
         )
 
     def describe_parts(self, X: Any, y: Any = None) -> ColumnReport:
@@ -152,11 +155,11 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return describe_columns(self.block_, h, labels=labels, ledger=self.ledger_)
 
     def recognition_score(self, X: Any) -> Array:
-        """Is this input like what was learned? The share of rows held out that are explained as badly or worse.
+        """Is this input like what was learned? The share of rows held out that are as odd as this one, or odder.
 
-        What counts is the norm of what the parts leave of an input, relative to that of the input. For inputs like
-        those of the training, each p-value is as likely as any other; one of 0.001 says that such an input hardly ever
-        came up.
+        An input is odd where the parts leave much of it, relative to its size, or where it is larger or smaller than
+        others. For inputs like those of the training, each p-value is as likely as any other; one of 0.001 says that
+        such an input hardly ever came up. None is below `smallest_p_value_`.
 
         Args:
             X: Inputs, of shape (n, n_features_in_).
@@ -165,8 +168,12 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             A p-value for each.
         """
         given, _, _, reconstruction = self._couple(X)
-        residual = relative_residual(self.scale_.encode(given), reconstruction)
-        return self._numpy(p_values(residual, self._held_out_residual, self.held_out_.weight))
+        return self._numpy(self._usual.p_values(self.scale_.encode(given), reconstruction))
+
+    @property
+    def smallest_p_value_(self) -> float:
+        """The smallest that `recognition_score` can be: 1 over 1 more than there are rows held out."""
+        return self._usual.smallest
 
     # Forgetting
 
@@ -281,7 +288,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _calibrate(self) -> Tensor:
         """Looks at the rows held out anew, after the block has changed; gives the predictions of the block."""
         _, y, reconstruction = self._answer(self.held_out_.x)
-        self._held_out_residual = relative_residual(self.held_out_.x, reconstruction)
+        self._usual = Usual.of(self.held_out_.x, reconstruction, self.held_out_.weight)
         return y
 
     def _new_block(self, weight_x: Tensor, weight_y: Tensor, *, nonnegative: bool) -> PFCBlock:
