@@ -12,7 +12,7 @@ from torch import Tensor
 from torchpfc import ContinualPFC
 from torchpfc.continual import Forgotten, Likeness, RidgeReadout
 
-SIZE = 6
+SIZE = 18  # enough for features to be taken for counts
 NAMES = ("mo", 3, ("tu", 1), 0.5, "we", (2, ("x",)))
 
 
@@ -45,7 +45,7 @@ def make(scale: str, *, read_out: bool) -> ContinualPFC:
 
 @settings(max_examples=25, phases=(Phase.generate,))
 @given(
-    st.sampled_from(["common", "features"]),
+    st.sampled_from(["common", "features", "auto"]),
     st.booleans(),
     st.booleans(),
     st.lists(st.tuples(st.integers(0, 10**6), st.booleans(), st.booleans()), min_size=2, max_size=5),

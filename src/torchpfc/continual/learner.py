@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -92,7 +92,8 @@ class ContinualPFC(nn.Module):
         solver: How h is found.
         scale: `"common"` takes features as they are: images, counts, embeddings. `"features"` brings each to a scale of
             its own, around its median, for tables. Where there are signs, each feature becomes two, what is above zero
-            and what is below.
+            and what is below. `"auto"` is the former for features that look like pixels or counts: 16 or more, never
+            negative and alike in size (`Sketch.in_one_unit`).
         read_out: Adds the scores of a linear read-out of fixed features, from sums that are kept by batch.
         max_parts: How many parts there may be, but one for each class; beyond that the two most alike of the class with
             most parts become one. Bounds memory, and the time that a call takes.
@@ -134,7 +135,7 @@ class ContinualPFC(nn.Module):
         refine: int = 5,
         views: Callable[[Tensor], Tensor] | None = None,
         solver: Solver | None = None,
-        scale: Literal["common", "features"] = "common",
+        scale: Literal["common", "features", "auto"] = "common",
         read_out: RidgeReadout | None = None,
         max_parts: int | None = None,
         wait: bool = False,
@@ -150,8 +151,8 @@ class ContinualPFC(nn.Module):
             raise ValueError(f"power must be positive, got {power}")
         if refine < 0:
             raise ValueError(f"refine must be at least 0, got {refine}")
-        if scale not in ("common", "features"):
-            raise ValueError(f"scale must be 'common' or 'features', got {scale!r}")
+        if scale not in ("common", "features", "auto"):
+            raise ValueError(f"scale must be 'common', 'features' or 'auto', got {scale!r}")
         self.in_features, self.columns_per_class = in_features, columns_per_class
         self.l1, self.power, self.refine, self.views = l1, power, refine, views
         self.solver = FISTA(max_iter=100) if solver is None else solver
@@ -161,6 +162,7 @@ class ContinualPFC(nn.Module):
         self._portions: list[Portion] = []
         self._names: dict[Hashable, None] = {}
         self._scale: Scale | None = None
+        self._signed = False
         self._read_out_weight: Tensor | None = None
         self._stacked: tuple[tuple[int, int], list[_Stack]] | None = None
         # Says where the model lives while there is no part yet.
@@ -302,6 +304,18 @@ class ContinualPFC(nn.Module):
         return Forgotten(tuple(asked), sum(portion.count for portion in gone))
 
     @torch.no_grad()
+    def relabel(self, labels: Sequence[int], num_classes: int | None) -> None:
+        """Gives classes other numbers.
+
+        Args:
+            labels: The new number of each class, by its old one.
+            num_classes: How many classes there may be from now on.
+        """
+        portions = [p if p.label < 0 else replace(p, label=labels[p.label]) for p in self._portions]
+        self._announced = num_classes
+        self._replace(portions, self._names)
+
+    @torch.no_grad()
     def columns_forgotten(self, columns: Iterable[int], *, removed: bool) -> None:
         """Follows `torchpfc.forget`, which has emptied or removed columns of the block: their portions go as a whole.
 
@@ -362,7 +376,7 @@ class ContinualPFC(nn.Module):
 
     def prepare(self, x: Tensor) -> Tensor:
         """Inputs as the parts see them: raised to a power, and of norm 1, so that l1 means the same for all."""
-        return self._prepare(x, self._scale, signed=self._is_signed(self._portions))
+        return self._prepare(x, self._scale, signed=self._signed)
 
     def extra_repr(self) -> str:
         """The sizes and settings shown when a model is printed."""
@@ -451,11 +465,12 @@ class ContinualPFC(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         count = min(count or self.columns_per_class, max(1, len(x) // 2))
         sketch: Sketch | None = None
-        if self.scale == "features":
+        if self.scale != "common":
             sketch = Sketch.of(x, weight)
-            seen = self._prepare(x, Scale.of(sketch), signed=True)
+            scale = self._scale_by(sketch)
+            seen = self._prepare(x, scale, signed=True)
             parts, counts = mean_parts(x, seen, count, weight=weight, generator=generator)
-            columns = self._prepare(parts.mT, Scale.of(sketch), signed=True).mT
+            columns = self._prepare(parts.mT, scale, signed=True).mT
         else:
             seen = self._prepare(_filled(x), None, signed=bool((x < 0).any()))
             parts = make_parts(
@@ -482,7 +497,7 @@ class ContinualPFC(nn.Module):
         counts: dict[int, int] = {}
         for portion in portions:
             counts[portion.label] = counts.get(portion.label, 0) + portion.count
-        scale, signed = self._scale_of(portions), self._is_signed(portions)
+        scale, signed = self._seen_through(portions)
         while self.max_parts is not None and sum(counts.values()) > self.max_parts:
             largest = max(counts, key=lambda c: (counts[c], -c))
             if counts[largest] < 2:
@@ -504,7 +519,7 @@ class ContinualPFC(nn.Module):
 
     def _replace(self, portions: list[Portion], names: dict[Hashable, None] | None = None) -> None:
         """Puts portions in the place of those that there are: all else is computed first, and changed last."""
-        scale, signed = self._scale_of(portions), self._is_signed(portions)
+        scale, signed = self._seen_through(portions)
         labels = [portion.label for portion in portions for _ in range(portion.count)]
         block = None
         if labels:
@@ -513,18 +528,21 @@ class ContinualPFC(nn.Module):
             owners = torch.arange(outputs, device=W.device).unsqueeze(1) == torch.tensor(labels, device=W.device)
             block = self._make_block(len(W), outputs, len(labels))
             block.set_parts_(W, owners.to(W.dtype))
-        self._portions, self._scale, self.block = portions, scale, block
+        self._portions, self._scale, self._signed, self.block = portions, scale, signed, block
         # A stream has many names: whoever knows them says so.
         self._names = dict.fromkeys(name for p in portions for name in p.batches) if names is None else names
         self._read_out_weight = self._stacked = None
 
-    def _scale_of(self, portions: list[Portion]) -> Scale | None:
-        """The scale of the features of all examples together; None for a common one."""
+    def _seen_through(self, portions: Sequence[Portion]) -> tuple[Scale | None, bool]:
+        """The scale of the features, None for a common one, and whether each is two: above zero, and below."""
         sketches = [portion.sketch for portion in portions if portion.sketch is not None]
-        return Scale.of(Sketch.merged(sketches)) if sketches else None
+        if sketches:
+            scale = self._scale_by(Sketch.merged(sketches))
+            return scale, scale is not None or any(bool((sketch.points < 0).any()) for sketch in sketches)
+        return None, any(len(portion.parts) > self.in_features for portion in portions)
 
-    def _is_signed(self, portions: Sequence[Portion]) -> bool:
-        return self.scale == "features" or any(len(portion.parts) > self.in_features for portion in portions)
+    def _scale_by(self, sketch: Sketch) -> Scale | None:
+        return None if self.scale == "auto" and sketch.in_one_unit() else Scale.of(sketch)
 
     def _columns(self, portions: Sequence[Portion], scale: Scale | None, *, signed: bool) -> Tensor:
         """The parts of portions as columns of norm 1 in the block; zeros for those that were forgotten."""
@@ -532,9 +550,7 @@ class ContinualPFC(nn.Module):
             rows = (1 + signed) * self.in_features
             return torch.cat([F.pad(portion.parts, (0, 0, 0, rows - len(portion.parts))) for portion in portions], 1)
         W = torch.cat([portion.parts for portion in portions], 1)
-        if scale is None:
-            return self._anchor.new_zeros(2 * len(W) + 2, W.shape[1])
-        return self._prepare(W.mT, scale, signed=True).mT * (torch.cat([p.counts for p in portions]) > 0)
+        return self._prepare(W.mT, scale, signed=signed).mT * (torch.cat([p.counts for p in portions]) > 0)
 
     def _make_block(self, in_features: int, num_classes: int, num_basis: int) -> PFCBlock:
         options: dict[str, Any] = {"device": self._anchor.device, "dtype": self._anchor.dtype}
@@ -563,7 +579,7 @@ class ContinualPFC(nn.Module):
             seen = self.prepare(look)
             mask = None
             if (gaps := look.isnan()).any():
-                observed = ~gaps if self.scale == "common" else F.pad(~gaps, (0, 1), value=True)
+                observed = ~gaps if self._scale is None else F.pad(~gaps, (0, 1), value=True)
                 mask = observed.repeat(1, seen.shape[1] // observed.shape[1]).expand(len(W), *seen.shape)
             problems.append(NonnegativeLeastSquares(seen.expand(len(W), *seen.shape), W, l1=self.l1, mask=mask))
         return problems
@@ -584,14 +600,14 @@ class ContinualPFC(nn.Module):
         """What the read-out says of some inputs; zeros without one."""
         if (weight := self.read_out_weight) is None or self.read_out is None:
             return self._anchor.new_zeros(len(x), self.num_classes)
-        return F.linear(self.read_out.features(x.nan_to_num(nan=0.0)).to(weight), weight)
+        return F.linear(self.read_out.features(x.nan_to_num(nan=0.0)).to(weight), weight[:, 1:], weight[:, 0])
 
     @property
     def read_out_weight(self) -> Tensor | None:
-        r"""What each feature of the read-out adds to the score of each class; None without a read-out.
+        r"""A constant, and what each feature of the read-out adds to the score of each class; None without a read-out.
 
         Shape:
-            - the result: $(\text{num_classes}, d)$
+            - the result: $(\text{num_classes}, 1 + d)$
         """
         if self.read_out is None or not any(portion.sums is not None for portion in self._portions):
             return None
@@ -609,7 +625,8 @@ class ContinualPFC(nn.Module):
         """Moves also what is kept by batch."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._portions = [portion.map(fn) for portion in self._portions]
-        self._scale, self._read_out_weight, self._stacked = self._scale_of(self._portions), None, None
+        self._scale, self._signed = self._seen_through(self._portions)
+        self._read_out_weight = self._stacked = None
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:

@@ -51,33 +51,34 @@ class Likeness:
 class RidgeReadout:
     r"""Scores of classes that are linear in features of the input, by ridge regression to one-hot targets.
 
-    $$B = \Big(\sum_i \phi_i \phi_i^\top + \rho I\Big)^{-1} \sum_i \phi_i t_i^\top$$
+    $$\min_{a, B} \sum_i w_i \|t_i - a - B \phi_i\|^2 + \rho \|B\|^2$$
 
-    Both sums run over batches in the order in which those came. Each batch keeps a triangular factor of its own, so
-    that one can be left out and the others added up again as if it had never come.
+    This takes sums of $\phi_i \phi_i^\top$, $\phi_i t_i^\top$ and $\phi_i$, over batches in the order in which those
+    came. Each batch keeps a triangular factor of its own, so that one can be left out and the others added up again as
+    if it had never come.
 
     Args:
         features: Finds $\phi$, of shape $(n, d)$, from inputs as they are given. It must not depend on data that the
             learner has seen.
-        ridge: $\rho$, relative to the mean of the diagonal of the first sum.
+        ridge: $\rho$, relative to the sum of squares of a feature around its mean, on average over features.
     """
 
     features: Callable[[Tensor], Tensor]
-    ridge: float = 1e-3
+    ridge: float = 0.05
 
     def factor(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
-        r"""A triangular R with $R^\top R = \sum_i w_i \phi_i \phi_i^\top$, with no more rows than there are examples.
+        r"""A triangular R with $R^\top R = \sum_i w_i [1, \phi_i]^\top [1, \phi_i]$, of no more rows than examples.
 
         Args:
             x: The examples.
             weight: What each counts.
 
         Shape:
-            - the result: $(\min(n, d), d)$
+            - the result: $(\min(n, 1 + d), 1 + d)$
         """
         R: Tensor | None = None
         for rows in range(0, len(x), _ROWS_AT_ONCE):
-            phi = self.features(x[rows : rows + _ROWS_AT_ONCE])
+            phi = F.pad(self.features(x[rows : rows + _ROWS_AT_ONCE]), (1, 0), value=1.0)
             if weight is not None:
                 phi = phi * weight[rows : rows + _ROWS_AT_ONCE].to(phi).sqrt().unsqueeze(1)
             R = triangular(phi if R is None else torch.cat([R, phi]))
@@ -85,18 +86,18 @@ class RidgeReadout:
         return R
 
     def sums(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
-        r"""The sum of the features, $\sum_i w_i \phi_i$: what the second sum has for the class of these examples.
+        r"""The number of examples and the sum of their features, $\sum_i w_i [1, \phi_i]$: what there is of a class.
 
         Args:
             x: The examples.
             weight: What each counts.
 
         Shape:
-            - the result: $(d)$
+            - the result: $(1 + d)$
         """
         total: Tensor | float = 0.0
         for rows in range(0, len(x), _ROWS_AT_ONCE):
-            phi = self.features(x[rows : rows + _ROWS_AT_ONCE]).double()
+            phi = F.pad(self.features(x[rows : rows + _ROWS_AT_ONCE]).double(), (1, 0), value=1.0)
             if weight is not None:
                 phi = phi * weight[rows : rows + _ROWS_AT_ONCE].to(phi).unsqueeze(1)
             total = total + phi.sum(0)
@@ -104,29 +105,39 @@ class RidgeReadout:
         return total
 
     def solve(self, factors: Sequence[Tensor], sums: Tensor) -> Tensor:
-        r"""The weights $B^\top$.
+        r"""The weights $[a, B]$.
 
         Args:
             factors: R of each batch.
-            sums: The sums of the features for each class.
+            sums: The sums for each class.
 
         Shape:
-            - sums: $(k, d)$
-            - the result: $(k, d)$
+            - sums: $(k, 1 + d)$
+            - the result: $(k, 1 + d)$
         """
-        n, d = sum(map(len, factors)), sums.shape[1]
-        rho = self.ridge * float(sum(factor.double().square().sum() for factor in factors)) / d
-        if rho == 0:
-            return torch.zeros_like(sums)
-        if n < d:
-            # (A^T A + rho I)^-1 b = (b - A^T (A A^T + rho I)^-1 A b) / rho: few rows need a small matrix only.
+        n, total = sum(map(len, factors)), sums[:, 0].sum()
+        mean, d = sums[:, 1:].sum(0) / total, sums.shape[1] - 1
+        b = sums[:, 1:] - sums[:, :1] * mean  # (k, d), around the means
+        G = A = None
+        if n < d:  # rows, as good as those of the examples, without their means
             A = torch.cat(list(factors)).double()
-            inside = _solve(A @ A.mT, rho, A @ sums.mT)
-            return ((sums.mT - A.mT @ inside) / rho).mT.contiguous()
-        G = sums.new_zeros(d, d)
-        for factor in factors:
-            G += factor.double().mT @ factor.double()
-        return _solve(G, rho, sums.mT).mT.contiguous()
+            A = A[:, 1:] - A[:, :1] * mean
+            diagonal = A.square().sum(0)
+        else:
+            G = -total * mean.outer(mean)
+            for factor in factors:
+                G += factor[:, 1:].double().mT @ factor[:, 1:].double()
+            diagonal = G.diagonal()
+        rho = self.ridge * float(diagonal.sum()) / d
+        if rho <= 0:
+            B = torch.zeros_like(b)
+        elif A is not None:
+            # (A^T A + rho I)^-1 b = (b - A^T (A A^T + rho I)^-1 A b) / rho: few rows need a small matrix only.
+            B = (b - _solve(A @ A.mT, rho, A @ b.mT).mT @ A) / rho
+        else:
+            assert G is not None
+            B = _solve(G, rho, b.mT).mT
+        return torch.cat([sums[:, :1] / total - B @ mean.unsqueeze(1), B], 1)
 
 
 def _solve(G: Tensor, rho: float, b: Tensor) -> Tensor:

@@ -14,6 +14,9 @@ _POINTS = 33
 _QUARTILES, _TAILS = 1.349, 3.290
 """How far apart the quartiles of a normal distribution of deviation 1 are, and its 5 % and 95 % quantiles."""
 
+_FEWEST_FEATURES, _SHARE_ALIKE, _SHARE_ZERO, _LARGEST = 16, 0.75, 0.5, 100.0
+"""When features are taken to have one unit."""
+
 _FARTHEST = 1e6
 """Features further out than this many deviations count as this far."""
 
@@ -81,6 +84,22 @@ class Sketch:
         share = ((wanted - left) / (right - left).clamp(min=torch.finfo(mass.dtype).tiny)).clamp(0, 1)
         points = self.points.mT
         return points.gather(1, lower).lerp(points.gather(1, upper), share).mT
+
+    def in_one_unit(self) -> bool:
+        """Whether features look like pixels or counts: none negative, at least 16 that vary, and alike in size.
+
+        Alike are features of which three in four reach half the largest value, or ones that are mostly zero and of
+        which none is more than a hundred times as large as is usual.
+        """
+        highest, lowest = (self.points.nan_to_num(nan=fill) for fill in (-torch.inf, torch.inf))
+        most, least = highest.amax(0), lowest.amin(0)
+        varying = most > least
+        if bool((least < 0).any()) or int(varying.sum()) < _FEWEST_FEATURES:
+            return False
+        most = most[varying]
+        zeros = float(self.mass[self.points == 0].sum() / self.mass.sum())
+        bounded = float((most >= most.max() / 2).double().mean()) >= _SHARE_ALIKE
+        return bounded or (zeros >= _SHARE_ZERO and float(most.max()) <= _LARGEST * float(most.median()))
 
     def thinned(self) -> Sketch:
         """The same with few points."""
