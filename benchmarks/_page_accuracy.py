@@ -118,7 +118,8 @@ def tell_intents(data: Data) -> Told:
     counts = [f"{kinds['sizes']['classes']} in {INTENT_SETS[name]}" for name, kinds in data["data"].items()]
     text = paragraphs(
         "Classes come one at a time, alphabetically, and no sentence is kept or shown again. Of intents there are"
-        f" {listed(counts)}. Embeddings are those of `wordllama`, with 256 numbers; the n-grams are words and pairs of words, hashed to"
+        f" {listed(counts)}. Embeddings are those of `wordllama`, with 256 numbers; the n-grams are words and pairs of"
+        " words, hashed to"
         " 4,096 numbers. Our read-out compares embeddings with 6,000 word vectors. Settings are chosen on validation"
         " sentences, and the accuracy is that of n = 1 run on the test sentences. The joint logistic regression sees"
         " all classes at once: it is what there is to reach.",
