@@ -195,12 +195,14 @@ class Explanation:
         one = self[row]
         added = one.contributions[0]  # (k, r)
         shares = ratio(one.h[0] * self.weight_x.norm(dim=0), one.x.nan_to_num(nan=0.0).norm(dim=1))
-        weight = shares
-        if self.outputs:
-            weight = added[one.number_of(output)].abs()
-        order = sorted(one.h[0].nonzero().flatten().tolist(), key=lambda r: (-float(weight[r]), r))
+        order = one.h[0].nonzero().flatten()
+        keys = [shares]
+        if self.outputs:  # what adds nothing to this output, by what it adds to another
+            keys = [added.abs().amax(0), added[one.number_of(output)].abs()]
+        for key in keys:
+            order = order[key[order].argsort(descending=True, stable=True)]
         amounts, columns, parts = one.h[0].tolist(), added.mT.tolist(), shares.tolist()
-        return [Term(r, amounts[r], tuple(columns[r]), parts[r]) for r in order]
+        return [Term(r, amounts[r], tuple(columns[r]), parts[r]) for r in order.tolist()]
 
     def number_of(self, output: int | str | None) -> int:
         """The number of an output, by number or name; by default, that of the highest of the first example.
