@@ -233,6 +233,18 @@ class Explanation:
         for part, factor in factors.items():
             _check_part(part, h.shape[1])
             h[:, part] *= factor
+        return self.with_amounts(h)
+
+    def with_amounts(self, h: Tensor) -> Explanation:
+        """What the model would say if it had found other amounts of the parts.
+
+        Args:
+            h: The amounts.
+
+        Shape:
+            - h: $(n, r)$
+        """
+        h = h.to(self.h)
         return replace(self, h=h, y=self.base + _added(h, self.weight_y))
 
     def table(self, row: int = 0, *, parts: int = _SHOWN_PARTS, outputs: int = _SHOWN_OUTPUTS) -> str:
@@ -378,7 +390,7 @@ def counterfactual(block: PFCBlock, x: Tensor, factors: Mapping[int, float]) -> 
     others = block.weight_x.detach().index_fill(1, chosen, 0.0)
     problem = NonnegativeLeastSquares(before.x - held @ block.weight_x.detach().mT, others, l1=block.l1)
     h = solve(problem, block.solver).h.index_fill(1, chosen, 0.0) + held
-    return replace(before, h=h, y=h @ before.weight_y.mT)
+    return before.with_amounts(h)
 
 
 def _added(h: Tensor, weight_y: Tensor) -> Tensor:
