@@ -99,7 +99,7 @@ def bytes_of_ours(learner: Ours) -> float:
 
 
 LEARNERS = {
-    "ours": Learner(Ours, {"ridge": (0.03, 0.1), "columns": (10,)}, bytes_of_ours),
+    "ours": Learner(Ours, {"ridge": (0.01, 0.03, 0.1), "columns": (10,)}, bytes_of_ours),
     "nearest mean": Learner(lambda settings, *_: NearestMeanClassifier(), {}, lambda m: m.sums_.bytes_kept()),
     "lda": Learner(
         lambda settings, *_: StreamingLDAClassifier(**settings),
