@@ -108,3 +108,21 @@ def test_rows_are_sorted_by_value_so_that_units_do_not_matter():
         x, _, _ = distinct(X.astype(dtype), y, np.ones(50))
         order = np.lexsort(X.astype(dtype).T[::-1])
         assert np.array_equal(x, X.astype(dtype)[order], equal_nan=True)
+
+
+def test_an_input_may_have_several_labels(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 5)) * [1, 100, 1e-3, 1, 1]
+    Y = (X > 0).astype(int)[:, :3]
+    model = PFCClassifier(random_state=0).fit(X[:300], Y[:300])
+    probability = model.predict_proba(X[300:])
+    assert probability.shape == (100, 3) and ((probability > 0.5) == model.predict(X[300:])).all()
+    assert (model.predict(X[300:]) == Y[300:]).mean() > 0.85
+    assert ((model.decision_function(X[300:]) > 0) == model.predict(X[300:])).all()
+    assert np.allclose(np.exp(model.predict_log_proba(X)), model.predict_proba(X))
+    assert abs(probability.mean() - Y[300:].mean()) < 0.05
+    assert "Answer" not in str(model.explain(X[:1]))
+    model.save_pretrained(tmp_path)
+    assert np.array_equal(PFCClassifier.from_pretrained(tmp_path).predict_proba(X), model.predict_proba(X))
+    with pytest.raises(ValueError, match=r"y must hold zeros and ones where it has several columns, got \[0, 1, 2\]"):
+        PFCClassifier().fit(X, Y + Y[:, ::-1])

@@ -150,7 +150,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             weight_y=(scale.unsqueeze(1) * self.block_.weight_y.detach().double())[shown].cpu(),
             base=base[shown].cpu(),
             outputs=names,
-            classes=hasattr(self, "classes_"),
+            classes=hasattr(self, "classes_") and not getattr(self, "multilabel_", False),
             features=tuple(map(str, features if len(features) else getattr(self, "feature_names_in_", ()))),
             units=None if spread is None else spread.cpu(),
         )

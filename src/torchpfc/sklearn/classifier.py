@@ -22,7 +22,7 @@ from torchpfc.interpret.recognition import Usual
 from torchpfc.optim.ledger import Ledger
 from torchpfc.sklearn.base import DTYPES, LENIENT
 from torchpfc.sklearn.calibration import fit_sharpness
-from torchpfc.sklearn.learning import class_parts
+from torchpfc.sklearn.learning import class_parts, joint_means, suitable_count
 from torchpfc.sklearn.rows import Array, InputScale, Rows, check_weights, dense, hold_out
 from torchpfc.sklearn.saving import labels_from_json, labels_to_json
 from torchpfc.sklearn.supervised import SupervisedPFC
@@ -32,6 +32,9 @@ from torchpfc.unlearning.report import How
 
 _SHARPNESS = 20.0
 """The factor between scores and the logarithms of odds, where no row was held out to tell."""
+
+_MOST_OF_SEVERAL = 100
+"""Parts at most where an input may have several labels, and nobody says how many."""
 
 _MOST_PER_CLASS = 30
 """Parts that a class gets at most where nobody says how many."""
@@ -113,12 +116,16 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
 
         Args:
             X: Inputs, of shape (n, n_features).
-            y: Their classes, of any type that can be sorted.
+            y: Their classes, of any type that can be sorted; or an array of zeros and ones, of shape (n, n_labels),
+                where an input may have several labels at once.
             sample_weight: What each example counts. 2 is the same as having it twice.
         """
         self._check_params()
-        X, y = validate_data(self, X, y, dtype=DTYPES, **LENIENT)
-        X = dense(X)
+        X, y = validate_data(self, X, y, dtype=DTYPES, multi_output=True, **LENIENT)
+        X, y = dense(X), dense(y)
+        self.multilabel_ = y.ndim == 2 and y.shape[1] > 1
+        if self.multilabel_:
+            return self._fit_labels(X, y, sample_weight)
         y = _labels_of(y)
         weight = check_weights(sample_weight, len(X)) * self._class_weights(y)
         if hasattr(self, "_taught"):
@@ -127,6 +134,20 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         if (known := len(np.unique(labels[weight > 0]))) < 2:
             raise ValueError(f"y must hold at least two classes, got {known} class")
         self._fit(X, labels.reshape(-1, 1), weight)
+        return self
+
+    def _fit_labels(self, x: Array, y: Array, sample_weight: Any) -> Self:
+        """Learns several labels at once, each by itself from the same codes."""
+        if not np.isin(y, (0, 1)).all():
+            raise ValueError(
+                f"y must hold zeros and ones where it has several columns, got {np.unique(y)[:5].tolist()}"
+            )
+        if self.class_weight is not None:
+            raise ValueError(f"class_weight must be None with several labels at once, got {self.class_weight!r}")
+        if hasattr(self, "_taught"):
+            del self._taught
+        self.classes_ = np.arange(y.shape[1])
+        self._fit(x, y, check_weights(sample_weight, len(x)))
         return self
 
     def partial_fit(
@@ -183,15 +204,19 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             first, of shape (n,).
         """
         scores = self._numpy(self._couple(X)[2].double())
+        if self._several():
+            return scores - 0.5
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> Array:
-        """The class with the highest score.
+        """The class with the highest score; with several labels at once, ones for those that are likelier than not.
 
         Args:
             X: Inputs, of shape (n, n_features_in_).
         """
         scores = self._couple(X)[2]
+        if self._several():
+            return self._numpy((scores > 0.5).long())
         labels: Array = self.classes_[self._numpy(scores.argmax(1))]
         return labels
 
@@ -205,6 +230,8 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             An array of shape (n, n_classes).
         """
         scores = self._couple(X)[2].double()
+        if self._several():
+            return self._numpy(torch.softmax(self.sharpness_ * _odds(scores), 2)[..., 1])
         return self._numpy(torch.softmax(self.sharpness_ * scores, 1))
 
     def predict_log_proba(self, X: Any) -> Array:
@@ -214,6 +241,8 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             X: Inputs, of shape (n, n_features_in_).
         """
         scores = self._couple(X)[2].double()
+        if self._several():
+            return self._numpy(torch.log_softmax(self.sharpness_ * _odds(scores), 2)[..., 1])
         return self._numpy(torch.log_softmax(self.sharpness_ * scores, 1))
 
     # What was taught batch by batch
@@ -382,12 +411,30 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         weights: Array = compute_sample_weight(self.class_weight, y)
         return weights
 
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn should know."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    def _several(self) -> bool:
+        """Whether an input may have several labels at once."""
+        return bool(getattr(self, "multilabel_", False)) and not hasattr(self, "_taught")
+
+    def _labels(self, rows: Rows) -> Tensor | None:
+        return None if self._several() else super()._labels(rows)
+
     def _targets(self, raw: Array) -> Tensor:
+        if self._several():
+            return torch.tensor(raw)
         return F.one_hot(torch.tensor(raw[:, 0], dtype=torch.int64), len(self.classes_))
 
     def _find_parts(
         self, rows: Rows, count: int | None, fewest: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
+        if self._several():
+            count = suitable_count(len(rows.x), fewest, _MOST_OF_SEVERAL) if count is None else count
+            return joint_means(rows, count, generator)
         labels = rows.target.argmax(1)
         W_x, owners = class_parts(rows.x, labels, rows.weight, count, generator, fewest=fewest, most=_MOST_PER_CLASS)
         one_hot = F.one_hot(owners.clamp(min=0), len(self.classes_)).to(rows.x.dtype)
@@ -407,7 +454,11 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             y, self.sharpness_ = coupling.y, _SHARPNESS
         else:
             y = super()._calibrate()
-        if len(y):
+        if self._several():
+            both = _odds(y).flatten(0, 1)
+            target = F.one_hot(self.held_out_.target.flatten().long(), 2)
+            self.sharpness_ = fit_sharpness(both, target, self.held_out_.weight.repeat_interleave(y.shape[1]))
+        elif len(y):
             self.sharpness_ = fit_sharpness(y, self.held_out_.target, self.held_out_.weight)
         return y
 
@@ -426,11 +477,18 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         self._follow()
 
     def _extra_state(self) -> dict[str, Any]:
-        return {"classes": labels_to_json(self.classes_), "sharpness": self.sharpness_, "n_iter": self.n_iter_}
+        learned = {"classes": labels_to_json(self.classes_), "sharpness": self.sharpness_, "n_iter": self.n_iter_}
+        return learned | {"multilabel": self._several()}
 
     def _load_extra_state(self, state: dict[str, Any]) -> None:
         self.classes_ = labels_from_json(state["classes"])
         self.sharpness_, self.n_iter_ = float(state["sharpness"]), int(state["n_iter"])
+        self.multilabel_ = bool(state.get("multilabel", False))  # version 0.1 had one label for each input
+
+
+def _odds(scores: Tensor) -> Tensor:
+    """For each label by itself how much speaks against it and how much for it, of shape (n, k, 2)."""
+    return torch.stack([0.5 - scores, scores - 0.5], 2)
 
 
 def _labels_of(y: Any, *, what: str = "y") -> Array:

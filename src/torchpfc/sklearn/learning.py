@@ -8,8 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchpfc.nmf import k_means
+from torchpfc.nmf.normalization import unit_columns
 from torchpfc.nmf.parts import make_parts
 from torchpfc.nn.block import PFCBlock
+from torchpfc.sklearn.rows import Rows
 from torchpfc.solvers import ConvergenceWarning, NonnegativeLeastSquares, nnls, solve
 
 ROWS_PER_PART = 5
@@ -60,6 +63,19 @@ def class_parts(
         own = labels == label
         found.append(make_parts(x[own], share, weight=weight[own], iterations=MEANS_STEPS, generator=generator))
     return torch.cat(found, 1), classes.repeat_interleave(torch.tensor(shares, device=classes.device))
+
+
+def joint_means(rows: Rows, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Parts that are means of rows alike in inputs and targets, and zeros for what they predict.
+
+    Args:
+        rows: The rows.
+        count: How many parts, if there are as many rows.
+        generator: Source of the starts.
+    """
+    both = torch.cat([rows.x, rows.target], 1)
+    means = k_means(both, min(count, len(both)), weight=rows.weight, iterations=MEANS_STEPS, generator=generator)
+    return unit_columns(means[:, : rows.x.shape[1]].mT), rows.target.new_zeros(rows.target.shape[1], len(means))
 
 
 def suitable_count(size: int, fewest: int, most: int) -> int:

@@ -10,10 +10,8 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from torchpfc.nmf import k_means
-from torchpfc.nmf.normalization import unit_columns
 from torchpfc.sklearn.base import DTYPES, LENIENT
-from torchpfc.sklearn.learning import MEANS_STEPS, couple, readout, suitable_count
+from torchpfc.sklearn.learning import couple, joint_means, readout, suitable_count
 from torchpfc.sklearn.rows import Array, Rows, check_weights, dense
 from torchpfc.sklearn.supervised import SupervisedPFC
 
@@ -153,9 +151,7 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
     ) -> tuple[Tensor, Tensor]:
         if count is None:
             count = suitable_count(len(rows.x), fewest, _MOST_PARTS)
-        both = torch.cat([rows.x, rows.target], 1)
-        means = k_means(both, min(count, len(both)), weight=rows.weight, iterations=MEANS_STEPS, generator=generator)
-        return unit_columns(means[:, : rows.x.shape[1]].mT), rows.target.new_zeros(rows.target.shape[1], len(means))
+        return joint_means(rows, count, generator)
 
     def _outputs_of_new_parts(self, rows: Rows, weight_y: Tensor, known: int) -> Tensor:
         h, y, _ = couple(self.block_, rows.x)
