@@ -166,7 +166,8 @@ def tell_estimators(data: Data) -> Told:
     text = paragraphs(
         f"The mean accuracy in percent over n = {data['folds'] * data['repeats']} splits: {data['folds']} folds,"
         f" {data['repeats']} times. Size and penalty of the perceptron are chosen in each split; the classifier has its"
-        " default settings. The interval allows for splits that share examples (Nadeau and Bengio, 2003).",
+        " default settings. Both stand behind the same scaler. The interval"
+        " allows for splits that share examples (Nadeau and Bengio, 2003).",
         grid(
             ["data", "`PFCClassifier`", "tuned `MLPClassifier`", "difference, 95 % interval"], rows, words=1, remarks=1
         ),

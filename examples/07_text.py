@@ -26,19 +26,15 @@ STRANGE = ["will it rain tomorrow", "play some music", "who won the football gam
 
 words = TfidfVectorizer().fit([text for texts in TAUGHT.values() for text in texts])
 
-
-def encode(texts: list[str]):
-    return words.transform(texts).toarray()
-
-
+encode = words.transform
 model = PFCClassifier(parts_per_batch=3, random_state=0)
-for number, (intent, texts) in enumerate(TAUGHT.items()):  # each once, none of them again
-    model.partial_fit(encode(texts), [intent] * len(texts), classes=[*TAUGHT], batch_id=number)
+for intent, texts in TAUGHT.items():  # each once, none of them again
+    model.partial_fit(encode(texts), [intent] * len(texts), batch_id=intent)
 
 print(model.explain(encode(ASKED), features=words.get_feature_names_out()))
 for kind, sentences in (("asked", ASKED), ("strange", STRANGE)):
     scores = ", ".join(f"{p:.3f}" for p in model.recognition_score(encode(sentences)))
     print(f"\nHow usual the {kind} sentences are, at least {model.smallest_p_value_:.3f}: {scores}", end="")
 
-report = model.forget([*TAUGHT].index("transfer"))
+report = model.forget("transfer")
 print(f"\n\nAfter forgetting transfers, {report.num_columns} parts: {', '.join(model.predict(encode(ASKED)))}.")

@@ -146,3 +146,12 @@ def test_explanations_add_up_to_the_scores() -> None:
             chosen = torch.nn.functional.one_hot(model.owners, 3).to(out.gain)
             torch.testing.assert_close(out.base + out.gain @ chosen, out.y, rtol=1e-5, atol=1e-5)
             assert (out.h >= 0).all() and out.base.any() == (read_out is not None)
+
+
+def test_what_an_example_counts_is_how_often_it_is_there() -> None:
+    x, label = table(n=12)
+    weight = np.array([1.0, 2, 3] * 4)
+    models = [ContinualPFC(4, scale="features", columns_per_class=1) for _ in range(2)]
+    models[0].learn(x, label, weight=weight)
+    models[1].learn(x.repeat(weight.astype(int), 0), label.repeat(weight.astype(int)))
+    torch.testing.assert_close(models[0].means, models[1].means)

@@ -76,3 +76,14 @@ def test_where_entries_have_signs_only_what_is_large_is_odd() -> None:
     usual = Usual.of(x, x, torch.ones(400))
     assert usual.p_values(0.001 * x, 0.001 * x).min() > 0.9
     assert usual.p_values(1000 * x, 1000 * x).max() == pytest.approx(usual.smallest)
+
+
+def test_rows_that_were_learned_from_help_as_if_explained_worse() -> None:
+    held = Usual(torch.tensor([0.2, 0.4]), torch.ones(2), torch.ones(2))
+    learned = Usual(torch.tensor([0.1, 0.1, 0.2]), torch.ones(3), torch.tensor([1.0, 1.0, 2.0]))
+    both = held.joined(learned)
+    assert both.residual.tolist() == pytest.approx([0.2, 0.4, 0.2, 0.2, 0.4])  # 0.3 of 0.15 on average: twice as much
+    assert both.smallest == pytest.approx(1 / 7)
+    nothing_left = Usual(torch.zeros(2), torch.ones(2), torch.ones(2))
+    assert held.joined(nothing_left).residual.tolist() == pytest.approx([0.2, 0.4, 0.0, 0.0])
+    assert held.joined(Usual(torch.tensor([0.6]), torch.ones(1), torch.ones(1))).residual[-1] == pytest.approx(0.6)

@@ -283,16 +283,16 @@ class ContinualPFC(nn.Module):
         return gained
 
     @torch.no_grad()
-    def forget(self, batches: Iterable[Hashable]) -> Forgotten:
+    def forget(self, batches: Iterable[Hashable], *, keep_columns: bool = False) -> Forgotten:
         """Takes batches out: what is left is, bit for bit, the model that never saw them.
 
         Args:
             batches: Their names. Batches that share parts can only be taken out together.
+            keep_columns: Whether their columns stay, as zeros, so that the numbers of the others do too.
         """
         asked = dict.fromkeys(_names(batches))
         if unknown := [batch for batch in asked if batch not in set(self.batches)]:
             raise ValueError(f"batches must have been learned from, got {unknown[0]!r}")
-        kept = [portion for portion in self._portions if not asked.keys() & set(portion.batches)]
         gone = [portion for portion in self._portions if asked.keys() & set(portion.batches)]
         for portion in gone:
             if others := [batch for batch in portion.batches if batch not in asked]:
@@ -300,7 +300,8 @@ class ContinualPFC(nn.Module):
                     f"batches must name all that share a part, got {next(iter(asked))!r} without {others[0]!r} "
                     f"({len(others)} in all); `inexact` lists such batches"
                 )
-        self._replace(kept)
+        empty = [portion.emptied() if portion in gone else portion for portion in self._portions]
+        self._replace(empty if keep_columns else [portion for portion in self._portions if portion not in gone])
         return Forgotten(tuple(asked), sum(portion.count for portion in gone))
 
     @torch.no_grad()
@@ -373,6 +374,57 @@ class ContinualPFC(nn.Module):
                 gain[:, columns] = torch.stack(gains)[best[place], place, rows][:, : len(columns)]
                 y[:, c] += gain[:, columns].sum(1)
         return ConeCoupling(y, h, gain, base)
+
+    @property
+    def means(self) -> Tensor:
+        r"""The parts in units of the input, one per row; where the scale is common, up to a factor for each.
+
+        Shape:
+            - the result: $(r, \text{in_features})$
+        """
+        if not self._portions:
+            return self._anchor.new_empty(0, self.in_features)
+        if self.scale != "common":
+            return torch.cat([portion.parts for portion in self._portions], 1).mT
+        return self._unsplit(self._columns(self._portions, None, signed=self._signed).mT)
+
+    def reconstruct(self, x: Tensor | ArrayLike) -> Tensor:
+        """What the parts of the class that explains an input best make of it, in units of the input.
+
+        Args:
+            x: Inputs, of shape (n, in_features).
+        """
+        flat = self._inputs(x).reshape(-1, self.in_features)
+        seen = self._unsplit(self.explained(self.couple(flat))).to(flat)
+        scaled = flat if self._scale is None else F.pad(self._scale.encode(flat), (0, 1), value=1.0)
+        own = self._unsplit(self.prepare(flat)).to(flat)  # by what factor an input was brought to its size
+        factor = scaled.abs().nan_to_num(nan=0.0).amax(1) / own.abs().amax(1).clamp(min=torch.finfo(own.dtype).tiny)
+        seen = seen * factor.unsqueeze(1)
+        return seen if self._scale is None else self._scale.decode(seen[:, :-1])
+
+    def explained(self, coupling: ConeCoupling) -> Tensor:
+        """The reconstructions by the class that explains each input best, as the parts see inputs.
+
+        Args:
+            coupling: What `couple` gave.
+        """
+        return F.linear(self.by_answer(coupling), self._weight())
+
+    def by_answer(self, coupling: ConeCoupling) -> Tensor:
+        """The codes with those of all classes but the answer set to 0.
+
+        Args:
+            coupling: What `couple` gave.
+        """
+        return coupling.h * (self.owners.to(coupling.h.device) == coupling.y.argmax(1, keepdim=True))
+
+    def _weight(self) -> Tensor:
+        return self._anchor.new_empty(self.in_features, 0) if self.block is None else self.block.weight_x.detach()
+
+    def _unsplit(self, seen: Tensor) -> Tensor:
+        """What is above zero less what is below, without the power."""
+        above, below = seen.chunk(2, 1) if self._signed else (seen, torch.zeros_like(seen))
+        return above.pow(1 / self.power) - below.pow(1 / self.power)
 
     def prepare(self, x: Tensor) -> Tensor:
         """Inputs as the parts see them: raised to a power, and of norm 1, so that l1 means the same for all."""

@@ -140,7 +140,7 @@ def mean_parts(
         - seen: $(n, p)$
         - the results: $(m, \text{count})$ and $(\text{count})$
     """
-    means = k_means(seen, count, weight=weight, generator=generator)
+    means = k_means(seen, count, weight=None if weight is None else weight.to(seen), generator=generator)
     nearest = closest(seen, means)
     sizes = nearest.bincount(minlength=count)
     amount = torch.ones(len(x), dtype=x.dtype, device=x.device) if weight is None else weight.to(x)

@@ -40,6 +40,24 @@ class Subject(ABC):
     """Whether the outputs are scores of classes."""
 
     @property
+    def by_class(self) -> bool:
+        """Whether each class explains an input by itself, as after `partial_fit`, and not all parts together."""
+        return False
+
+    def answers_without(self, x: Tensor, left: Tensor) -> Tensor:
+        """What a model of some of the columns alone would answer.
+
+        Args:
+            x: Inputs.
+            left: True for the columns that are left.
+        """
+        block = copy.deepcopy(self.block)
+        block.remove_basis((~left).nonzero().flatten().tolist())
+        with torch.no_grad():
+            scores: Tensor = block.eval()(self.encode(x))
+        return scores.argmax(1)
+
+    @property
     def takes_gaps(self) -> bool:
         """Whether inputs may have gaps (NaN)."""
         return self.kind == "PFCTransformer"
@@ -96,6 +114,21 @@ class EstimatorSubject(Subject):
             classes=hasattr(estimator, "classes_"),
         )
 
+    @property
+    def by_class(self) -> bool:
+        """Whether `partial_fit` made the model."""
+        return hasattr(self.estimator, "learner_")
+
+    def answers_without(self, x: Tensor, left: Tensor) -> Tensor:
+        """What a model of some of the columns alone would answer."""
+        if not self.by_class:
+            return super().answers_without(x, left)
+        learner = copy.deepcopy(self.estimator.learner_)
+        with torch.no_grad():
+            learner.block.weight_x *= left
+            scores: Tensor = learner(x)
+        return scores.argmax(1)
+
     def explain(self, x: Tensor) -> Explanation:
         """Predictions as sums, in the units of inputs and outputs."""
         return self.estimator.explain(x.numpy())
@@ -107,11 +140,13 @@ class EstimatorSubject(Subject):
 
     def encode(self, x: Tensor) -> Tensor:
         """Inputs as the block sees them."""
-        return self.estimator.scale_.encode(x.to(self.block.weight_x.dtype))
+        return self.estimator.encode(x)
 
     def forget(self, batches: Iterable[int]) -> ForgetReport:
         """Removes what batches wrote, and their rows held out."""
-        return self.estimator.forget(batches)
+        report = self.estimator.forget(list(batches))
+        self.block, self.ledger = self.estimator.block_, self.estimator.ledger_
+        return report
 
 
 class BlockSubject(Subject):

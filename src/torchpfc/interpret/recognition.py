@@ -104,6 +104,28 @@ class Usual:
         """
         return cls(relative_residual(x, reconstruction), root_mean_square(x), weight, bool((x < 0).any()))
 
+    def to(self, device: torch.device) -> Usual:
+        """The same on a device."""
+        return Usual(self.residual.to(device), self.size.to(device), self.weight.to(device), self.signed)
+
+    def joined(self, learned: Usual) -> Usual:
+        """These rows, and rows that the parts were learned from.
+
+        Parts leave less of what they were learned from: what they leave of it counts as many times as much as they
+        leave more of the rows held out, on average.
+
+        Args:
+            learned: What is usual by the others.
+        """
+        more = _mean(self.residual, self.weight) / _mean(learned.residual, learned.weight)
+        residual = learned.residual * more.nan_to_num(nan=1.0, posinf=1.0).clamp(min=1)
+        return Usual(
+            torch.cat([self.residual, residual]),
+            torch.cat([self.size, learned.size]),
+            torch.cat([self.weight, learned.weight]),
+            self.signed or learned.signed,
+        )
+
     @property
     def smallest(self) -> float:
         """The smallest p-value there can be, that of an input odder than all rows held out."""
@@ -124,6 +146,10 @@ class Usual:
         if not self.signed:
             in_size = (2 * in_size - 1).abs()
         return torch.maximum(_rank(residual, self.residual, self.weight), in_size)
+
+
+def _mean(values: Tensor, weight: Tensor) -> Tensor:
+    return (values * weight).sum() / weight.sum()
 
 
 def _coarse(size: Tensor) -> Tensor:
