@@ -193,7 +193,7 @@ class FourierRidge(RunningSums):
         self.generator, self.bandwidth, self.ridge = generator, bandwidth, ridge
         self.directions = torch.randn(in_features, num_features, generator=generator, dtype=torch.float64).to(device)
         self.offsets = (2 * math.pi * torch.rand(num_features, generator=generator, dtype=torch.float64)).to(device)
-        self._weight: Tensor | None = None
+        self._solved: tuple[float, Tensor] | None = None
 
     def learn(self, x: Tensor, label: Tensor) -> None:
         """Takes in examples; the first ones decide the width of the kernel.
@@ -207,7 +207,7 @@ class FourierRidge(RunningSums):
             distance = torch.pdist(some).median() if len(some) > 1 else math.sqrt(2) * some.norm()
             self.scale = (float(distance) or 1.0) * self.bandwidth
         super().learn(x, label)
-        self._weight = None
+        self._solved = None
 
     def features(self, x: Tensor) -> Tensor:
         """The random features of inputs.
@@ -226,11 +226,11 @@ class FourierRidge(RunningSums):
         """
         if self.scale is None:
             return x.new_zeros(len(x), len(self.counts))
-        if self._weight is None:
+        if self._solved is None or self._solved[0] != self.ridge:
             penalized = self.products.clone()
             penalized.diagonal().add_(self.ridge)
-            self._weight = torch.linalg.solve(penalized, self.sums.T)
-        return self.features(x) @ self._weight
+            self._solved = self.ridge, torch.linalg.solve(penalized, self.sums.T)
+        return self.features(x) @ self._solved[1]
 
     @property
     def kept(self) -> tuple[Tensor, ...]:

@@ -217,3 +217,9 @@ def test_weights_and_base_may_differ_between_examples():
     assert torch.allclose(explanation.scaled({1: 0.0}).y, y - explanation.contributions[:, :, 1])
     with pytest.raises(RuntimeError, match="the parts must add up to the prediction"):
         Explanation(torch.rand(4, 6), y + 0.1, h, torch.rand(6, 5), weight_y, base)
+
+
+def test_parts_that_add_nothing_to_the_answer_come_by_what_they_add_to_others():
+    h, weight_y = torch.ones(1, 4), torch.tensor([[0.0, 1.0, 0.0, 0.0], [0.1, 0.0, 0.0, 0.3]])
+    explanation = Explanation(torch.ones(1, 3), h @ weight_y.mT, h, torch.ones(3, 4), weight_y, torch.zeros(2))
+    assert [term.part for term in explanation.terms()] == [1, 3, 0, 2]

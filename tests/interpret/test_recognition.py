@@ -69,3 +69,10 @@ def test_where_nothing_was_held_out_everything_is_usual() -> None:
     usual = usual_of(rows(0)[:0])
     assert usual.smallest == 1
     assert usual.p_values(rows(1, 3), planted(rows(1, 3))).tolist() == [1.0] * 3
+
+
+def test_where_entries_have_signs_only_what_is_large_is_odd() -> None:
+    x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    usual = Usual.of(x, x, torch.ones(400))
+    assert usual.p_values(0.001 * x, 0.001 * x).min() > 0.9
+    assert usual.p_values(1000 * x, 1000 * x).max() == pytest.approx(usual.smallest)

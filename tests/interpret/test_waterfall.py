@@ -60,3 +60,9 @@ def test_what_cannot_be_drawn_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ModuleNotFoundError, match=r'waterfall needs matplotlib .*pip install "torchpfc\[figures\]"'):
         waterfall(explain(PFCBlock(5, 2, num_basis=3), torch.rand(5)))
+
+
+def test_parts_that_add_nothing_are_not_drawn():
+    h, weight_y = torch.ones(1, 3), torch.tensor([[1.0, 0.0, 2.0]])
+    explanation = Explanation(torch.ones(1, 2), h @ weight_y.mT, h, torch.ones(2, 3), weight_y, torch.zeros(1))
+    assert [tick.get_text() for tick in waterfall(explanation).get_yticklabels()] == ["2", "0", "sum"]

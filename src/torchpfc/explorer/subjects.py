@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -87,7 +87,7 @@ class Subject(ABC):
         """
         before = self.explain(x)
         h = counterfactual(self.block, self.encode(x), factors).h.to(before.h)
-        return replace(before, h=h, y=before.base + h @ before.weight_y.mT)
+        return before.with_amounts(h)
 
     def copy(self) -> Subject:
         """A model of its own with the same weights."""

@@ -195,12 +195,14 @@ class Explanation:
         one = self[row]
         added = one.contributions[0]  # (k, r)
         shares = ratio(one.h[0] * self.weight_x.norm(dim=0), one.x.nan_to_num(nan=0.0).norm(dim=1))
-        weight = shares
-        if self.outputs:
-            weight = added[one.number_of(output)].abs()
-        order = sorted(one.h[0].nonzero().flatten().tolist(), key=lambda r: (-float(weight[r]), r))
+        order = one.h[0].nonzero().flatten()
+        keys = [shares]
+        if self.outputs:  # what adds nothing to this output, by what it adds to another
+            keys = [added.abs().amax(0), added[one.number_of(output)].abs()]
+        for key in keys:
+            order = order[key[order].argsort(descending=True, stable=True)]
         amounts, columns, parts = one.h[0].tolist(), added.mT.tolist(), shares.tolist()
-        return [Term(r, amounts[r], tuple(columns[r]), parts[r]) for r in order]
+        return [Term(r, amounts[r], tuple(columns[r]), parts[r]) for r in order.tolist()]
 
     def number_of(self, output: int | str | None) -> int:
         """The number of an output, by number or name; by default, that of the highest of the first example.
@@ -231,6 +233,18 @@ class Explanation:
         for part, factor in factors.items():
             _check_part(part, h.shape[1])
             h[:, part] *= factor
+        return self.with_amounts(h)
+
+    def with_amounts(self, h: Tensor) -> Explanation:
+        """What the model would say if it had found other amounts of the parts.
+
+        Args:
+            h: The amounts.
+
+        Shape:
+            - h: $(n, r)$
+        """
+        h = h.to(self.h)
         return replace(self, h=h, y=self.base + _added(h, self.weight_y))
 
     def table(self, row: int = 0, *, parts: int = _SHOWN_PARTS, outputs: int = _SHOWN_OUTPUTS) -> str:
@@ -376,7 +390,7 @@ def counterfactual(block: PFCBlock, x: Tensor, factors: Mapping[int, float]) -> 
     others = block.weight_x.detach().index_fill(1, chosen, 0.0)
     problem = NonnegativeLeastSquares(before.x - held @ block.weight_x.detach().mT, others, l1=block.l1)
     h = solve(problem, block.solver).h.index_fill(1, chosen, 0.0) + held
-    return replace(before, h=h, y=h @ before.weight_y.mT)
+    return before.with_amounts(h)
 
 
 def _added(h: Tensor, weight_y: Tensor) -> Tensor:

@@ -66,7 +66,8 @@ class Usual:
 
     An input is as odd as the odder of the two says: its residual, when large, and its size, when large or small. Each
     counts by its rank $F$ among the rows held out, $\max(F_\text{residual}, |2 F_\text{size} - 1|)$, and so neither has
-    a unit. `p_values` then says how many of these rows are as odd.
+    a unit. Where entries have signs, 0 is in the middle of them: then it is $F_\text{size}$, as small is not odd.
+    `p_values` says how many of the rows held out are as odd.
 
     Args:
         residual: `relative_residual` of the rows.
@@ -89,6 +90,8 @@ class Usual:
     residual: Tensor
     size: Tensor
     weight: Tensor
+    signed: bool = False
+    """Whether entries have signs."""
 
     @classmethod
     def of(cls, x: Tensor, reconstruction: Tensor, weight: Tensor) -> Usual:
@@ -99,7 +102,7 @@ class Usual:
             reconstruction: What the parts make of them.
             weight: What each counts.
         """
-        return cls(relative_residual(x, reconstruction), root_mean_square(x), weight)
+        return cls(relative_residual(x, reconstruction), root_mean_square(x), weight, bool((x < 0).any()))
 
     @property
     def smallest(self) -> float:
@@ -117,8 +120,10 @@ class Usual:
         return p_values(new, self._oddness(self.residual, self.size), self.weight)
 
     def _oddness(self, residual: Tensor, size: Tensor) -> Tensor:
-        in_size = 2 * _rank(_coarse(size), _coarse(self.size), self.weight) - 1
-        return torch.maximum(_rank(residual, self.residual, self.weight), in_size.abs())
+        in_size = _rank(_coarse(size), _coarse(self.size), self.weight)
+        if not self.signed:
+            in_size = (2 * in_size - 1).abs()
+        return torch.maximum(_rank(residual, self.residual, self.weight), in_size)
 
 
 def _coarse(size: Tensor) -> Tensor:

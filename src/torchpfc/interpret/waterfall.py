@@ -39,7 +39,7 @@ def waterfall(
     if not one.outputs:
         raise ValueError("explanation must have outputs to draw what parts add to one, got none")
     k = one.number_of(output)
-    terms = one.terms(output=k)
+    terms = [term for term in one.terms(output=k) if term.contributions[k]]
     base, total = float(one.base.flatten()[k]), float(one.y[0, k])
     bars = [("base", base)] if base else []
     bars += [(one.name_of(term.part), term.contributions[k]) for term in terms[:parts]]
@@ -56,7 +56,8 @@ def waterfall(
     ax.bar_label(ax.barh(len(bars), total, color=_SUM), labels=[f"{total:.3g}"], padding=3)
     ax.set_yticks(range(len(bars) + 1), [name for name, _ in bars] + ["sum"])
     ax.invert_yaxis()
-    ax.margins(x=0.15)
+    ax.use_sticky_edges = False  # or there would be no room for the numbers
+    ax.margins(x=0.2)
     ax.axvline(0, color=_SUM, linewidth=0.8)
     ax.set_xlabel(f"score of {one.outputs[k]}" if one.classes else one.outputs[k])
     return ax
