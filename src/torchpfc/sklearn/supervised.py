@@ -40,7 +40,7 @@ class SupervisedPFC(PFCEstimator):
     early_stopping: bool = True
     validation_fraction: float = 0.1
     n_iter_no_change: int = 5
-    tol: float = 2e-3
+    tol: float = 1e-2
     parts_per_batch: int | str = "auto"
     device: str | torch.device | None = None
     random_state: Any = None
