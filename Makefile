@@ -67,7 +67,7 @@ docs: $(VENV)/.stamp-dev
 	$(PY) benchmarks/page.py --check
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
-bench: $(VENV)/.stamp-dev
+bench: $(VENV)/.stamp-benchmarks
 	@for benchmark in $(filter-out benchmarks/page.py,$(wildcard benchmarks/[a-z]*.py)); do \
 		echo "==> $$benchmark"; $(PY) $$benchmark $(ARGS) || exit 1; \
 	done
@@ -94,6 +94,11 @@ $(VENV)/.stamp-experiments: $(VENV)/.stamp-python pyproject.toml constraints.txt
 $(VENV)/.stamp-dev: $(VENV)/.stamp-python pyproject.toml constraints.txt
 	@echo "==> installing torchpfc[dev] into $(VENV) (torch is large: this can take some minutes)"
 	@set -o pipefail; $(PY) $(PIP_INSTALL) -e '.[dev]' | $(SHOW_PROGRESS)
+	@touch $@
+
+$(VENV)/.stamp-benchmarks: $(VENV)/.stamp-dev
+	@echo "==> installing torchpfc[benchmarks] into $(VENV)"
+	@set -o pipefail; $(PY) $(PIP_INSTALL) -e '.[benchmarks]' | $(SHOW_PROGRESS)
 	@touch $@
 
 $(VENV)/.stamp-browser: $(VENV)/.stamp-dev

@@ -1,7 +1,7 @@
-"""Writes the page on speed, `docs/speed.md`, and its figures: from the files in `benchmarks/results/` and nothing else.
+"""Writes the pages on speed and accuracy, with their figures: from the files in `benchmarks/results/` and nothing else.
 
-The same files give the same bytes. A file that is not there is named on the page as not measured yet. With --check
-nothing is written, and the exit status is 1 if the page or a figure is not what the files say.
+The same files give the same bytes. A file that is not there is named on its page as not measured yet. With --check
+nothing is written, and the exit status is 1 if a page or a figure is not what the files say.
 
     python benchmarks/page.py [--check] [--results benchmarks/results] [--docs docs]
 """
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from _page_accuracy import tell_estimators, tell_intents, tell_streams, tell_tables
 from _page_solving import OURS, tell_nmf, tell_nnls, tell_nnls_sizes, tell_separation
 from _page_training import tell_gpu, tell_gradients, tell_rnn, tell_train_step
 from _page_words import Data, Gain, Told, grid, name, paragraphs, span
@@ -25,7 +26,7 @@ from torchpfc.paper.report.charts import Axes, Panel, Series, line_chart, standa
 from torchpfc.paper.report.words import plural
 
 HERE = Path(__file__).resolve().parent
-PAGE, FIGURES = "speed.md", "figures/speed"
+FIGURES = "figures/speed"
 
 INTRODUCTION = """\
 <!-- Written by benchmarks/page.py from the files in benchmarks/results/: change those, not this page. -->
@@ -39,8 +40,18 @@ Times are medians over n runs. A ratio is the time of the alternative divided by
 
 The textbook form is what a straightforward implementation does: autograd through every step of the solver, two products
 with $W$ in each, and the step size from power iterations at every call. How accurate models are is on other pages:
-[the paper's tables](paper.md) and [scikit-learn](sklearn.md#how-accurate). [How to choose](choosing.md) says what to
+[the paper's tables](paper.md) and [accuracy](accuracy.md). [How to choose](choosing.md) says what to
 use when.
+"""
+
+ACCURACY = """\
+<!-- Written by benchmarks/page.py from the files in benchmarks/results/: change those, not this page. -->
+
+# Accuracy
+
+How good the estimators and the continual learner are beside others, with the same data for all and with settings that
+were chosen without looking at the test. Every number comes from a file in `benchmarks/results/`, as on the page on
+[speed](speed.md). The paper's own experiments are in [the paper's tables](paper.md).
 """
 
 
@@ -69,6 +80,17 @@ SECTIONS = (
     Section("Factorizing a matrix", "nmf.json", "TORCHPFC_DATA=DATA python benchmarks/nmf.py", tell_nmf),
     Section("Separating a song", "separation.json", "python benchmarks/separation.py", tell_separation),
 )
+
+
+ACCURACY_SECTIONS = (
+    Section("Tables as they come", "tables.json", "python benchmarks/tables.py", tell_tables),
+    Section("Intents one at a time", "intents.json", "TORCHPFC_DATA=DATA python benchmarks/intents.py", tell_intents),
+    Section("Streams of single examples", "streams.json", "python benchmarks/streams.py", tell_streams),
+    Section("Against a tuned perceptron", "estimators.json", "python benchmarks/estimators.py", tell_estimators),
+)
+
+PAGES = {"speed.md": (INTRODUCTION, SECTIONS), "accuracy.md": (ACCURACY, ACCURACY_SECTIONS)}
+"""How each page begins, and its parts."""
 
 
 class Figure(NamedTuple):
@@ -144,29 +166,31 @@ DRAWN = {
 
 
 def write_files(results: Path, docs: Path) -> dict[Path, str]:
-    """The page and its figures, as they should be."""
-    parts: list[str] = []
-    rows: list[list[str]] = []
+    """The pages and their figures, as they should be."""
     files: dict[Path, str] = {}
-    for section in SECTIONS:
-        path = results / section.file
-        data = load(path)
-        if data is None:
-            parts.append(not_measured(section))
-            continue
-        try:
-            told, svg = section.tell(data), draw(section, data)
-            parts.append(measured(section, data, told))
-            rows += glance(told.gains, data)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise CorruptFileError(
-                f"{path} must hold what its benchmark writes, got {type(error).__name__}: {error};"
-                f" measure it again: {section.command}"
-            ) from error
-        files |= {docs / FIGURES / f"{DRAWN[section.file].name}.svg": svg} if svg else {}
-    heads = ["what", "alternative", "times as fast", "hardware"]
-    table = paragraphs("## At a glance", grid(heads, rows, words=2, remarks=1)) if rows else ""
-    return {docs / PAGE: paragraphs(INTRODUCTION.rstrip(), table, *parts) + "\n", **files}
+    for page, (introduction, sections) in PAGES.items():
+        parts: list[str] = []
+        rows: list[list[str]] = []
+        for section in sections:
+            path = results / section.file
+            data = load(path)
+            if data is None:
+                parts.append(not_measured(section))
+                continue
+            try:
+                told, svg = section.tell(data), draw(section, data)
+                parts.append(measured(section, data, told))
+                rows += glance(told.gains, data)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                raise CorruptFileError(
+                    f"{path} must hold what its benchmark writes, got {type(error).__name__}: {error};"
+                    f" measure it again: {section.command}"
+                ) from error
+            files |= {docs / FIGURES / f"{DRAWN[section.file].name}.svg": svg} if svg else {}
+        heads = ["what", "alternative", "times as fast", "hardware"]
+        table = paragraphs("## At a glance", grid(heads, rows, words=2, remarks=1)) if rows else ""
+        files[docs / page] = paragraphs(introduction.rstrip(), table, *parts) + "\n"
+    return files
 
 
 def not_measured(section: Section) -> str:

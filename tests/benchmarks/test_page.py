@@ -13,7 +13,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 BENCHMARKS = ROOT / "benchmarks"
-ACCURACY = {"estimators.json"}  # about accuracy, so on another page
 
 
 @pytest.fixture
@@ -137,7 +136,7 @@ def test_a_corrupt_file_is_named_in_one_line(run, results, tmp_path, capsys, con
 
 def test_every_result_file_has_a_section(page):
     files = {path.name for path in (BENCHMARKS / "results").glob("*.json")}
-    assert files <= {each.file for each in page.SECTIONS} | ACCURACY
+    assert files <= {each.file for _, sections in page.PAGES.values() for each in sections}
 
 
 def test_every_section_names_its_question_its_hardware_and_its_versions(read, results, page):
@@ -337,3 +336,52 @@ def test_figures_can_be_read_by_those_who_cannot_see_them(run, tmp_path):
 
 def test_the_examples_of_the_words_hold(page):
     assert doctest.testmod(importlib.import_module("_page_words")).failed == 0
+
+
+MACHINE = {"hardware": {"gpu": None, "cpu": "CPU", "cores": 2, "threads": 2}, "versions": {"torch": "2.13"}}
+
+
+def read_accuracy(run, results, tmp_path, file, data):
+    (results / file).write_text(json.dumps({"question": "How good?", **data, **MACHINE}))
+    assert run() == 0
+    return (tmp_path / "docs" / "accuracy.md").read_text("utf-8")
+
+
+def test_tables_are_ranked_without_the_scaled_model_and_misses_are_named(run, results, tmp_path):
+    models = ("pfc", "pfc scaled", "linear", "knn", "mlp", "boosting", "ebm")
+
+    def found(*means):
+        scores = {model: [mean - 1, mean, mean + 1] for model, mean in zip(models, means, strict=False)}
+        return {"rows": 100, "features": 3, "classes": 2, "scores": scores}
+
+    sets = {"good": found(90, 90.5, 80, 70, 60, 50, 40), "bad": found(50, 60, 80, 70, 60, 55, 40)}
+    sets["without the last"] = found(90, 90, 80, 70, 60, 50)
+    text = read_accuracy(run, results, tmp_path, "tables.json", {"data": sets, "folds": 3, "most_rows": 100})
+    told = section(text, "Tables as they come")
+    assert cells(told)[-1] == ["mean rank", "", "3.00", "", "1.50", "2.50", "3.50", "4.50", "6.00"]
+    assert "Ours has a mean rank of 3.00, not behind that of the MLP (3.50)." in told
+    assert "That is missed on bad." in told
+    assert cells(told)[-2][:3] == ["without the last", "100 x 3, 2 classes", "90.00"] and cells(told)[-2][-1] == ""
+
+
+def test_intents_have_what_each_learner_keeps_and_the_time_it_takes(run, results, tmp_path):
+    learner = {"test": 91.0, "valid": 92.0, "bytes": 2e6, "teach_seconds": 3.0, "ask_seconds": 4.0}
+    sets = {"clinc150": {"embeddings": {"lda": {**learner, "out_of_scope_auroc": 0.9}}, "sizes": {}}}
+    sets["clinc150"]["sizes"] = {"classes": 150, "train": 5, "test": 1000}
+    text = read_accuracy(run, results, tmp_path, "intents.json", {"data": sets})
+    row = cells(section(text, "Intents one at a time"))[-1]
+    assert row == ["streaming LDA", "91.00", "92.00", "2.00", "3.00", "4.00", "0.900"]
+
+
+def test_streams_have_the_time_of_an_example_at_first_and_at_last(run, results, tmp_path):
+    ours = {"accuracy": 90.0, "examples": 2000, "first_seconds": 0.01, "last_seconds": 0.02}
+    stream = {"data": {"bananas": {"pfc": ours}}, "max_parts": 200, "unjudged": 100}
+    text = read_accuracy(run, results, tmp_path, "streams.json", stream)
+    assert cells(section(text, "Streams of single examples"))[-1] == [
+        "bananas",
+        "2,000",
+        "90.00",
+        *[""] * 4,
+        "10.0",
+        "20.0",
+    ]

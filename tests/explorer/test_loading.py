@@ -25,7 +25,7 @@ def wine(tmp_path_factory):
     x, y = load_wine(return_X_y=True)
     folder = tmp_path_factory.mktemp("models") / "wine"
     names = np.array(["red", "white", "rosé"])
-    PFCClassifier(n_components=12, max_iter=1, random_state=0).fit(
+    PFCClassifier(n_components=12, max_iter=0, random_state=0).fit(
         (x - x.mean(0)) / x.std(0), names[y]
     ).save_pretrained(folder)
     return folder
@@ -105,7 +105,7 @@ def test_one_batch_only_cannot_be_forgotten(wine):
 
 def test_a_regressor_has_outputs_but_no_accuracy(tmp_path):
     x, y = load_diabetes(return_X_y=True)
-    PFCRegressor(n_components=20, max_iter=1, random_state=0).fit(x, y).save_pretrained(tmp_path / "model")
+    PFCRegressor(n_components=20, max_iter=0, random_state=0).fit(x, y).save_pretrained(tmp_path / "model")
     model = everything(load(tmp_path / "model")).model()
     assert (model.classes, model.accuracy.overall, model.labelled) == (False, None, False)
 

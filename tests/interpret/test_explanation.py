@@ -151,3 +151,75 @@ def test_wrong_shapes_are_refused():
     explanation = explain(block, torch.rand(2, 6))
     with pytest.raises(ValueError, match=r"h must have shape \(n, num_basis\), got \(5,\)"):
         Explanation(explanation.x, explanation.y, explanation.h[0], block.weight_x, block.weight_y, explanation.base)
+
+
+def named(**fields) -> Explanation:
+    """Two parts of three features with names: the first is mostly height, the second weight without height."""
+    values = {
+        "x": torch.tensor([[170.0, 60.0, 0.0]]),
+        "y": torch.tensor([[1.5, 0.5]]),
+        "h": torch.tensor([[0.5, 2.0]]),
+        "weight_x": torch.tensor([[100.0, -1.0], [200.0, 30.0], [0.0, 0.0]]),
+        "weight_y": torch.tensor([[3.0, 0.0], [0.0, 0.25]]),
+        "base": torch.zeros(2),
+        "outputs": ("tall", "small"),
+        "features": ("height", "weight", "age"),
+        "classes": True,
+    }
+    return Explanation(**values | fields)
+
+
+def test_parts_are_called_by_their_largest_features():
+    one = named()
+    assert one.top_features(0) == [("weight", 200.0), ("height", 100.0)]
+    assert one.name_of(1) == "1: weight, -height"
+    in_units = named(units=torch.tensor([10.0, 100.0, 1.0]))
+    assert in_units.name_of(0) == "0: height, weight"
+    assert named(parts=("length", "mass")).name_of(1) == "mass"
+    assert named(features=()).name_of(1) == "1"
+    assert named(features=()).top_features(1, count=1) == [("1", 30.0)]
+    with pytest.raises(ValueError, match=r"part must name parts in \[0, 2\), got 2"):
+        one.top_features(2)
+
+
+def test_names_are_in_the_table_and_in_the_plain_values():
+    lines = str(named()).splitlines()
+    assert lines[0] == "Answer: tall" and lines[1].split()[-2:] == ["tall", "small"]
+    assert lines[2].startswith("0: weight, height") and lines[3].startswith("1: weight, -height")
+    terms = named().to_dict()["terms"]
+    assert [term["name"] for term in terms] == ["0: weight, height", "1: weight, -height"]
+    assert terms[1]["features"] == {"weight": 30.0, "height": -1.0}
+
+
+def test_the_order_is_that_of_what_parts_add_and_not_of_their_amounts():
+    assert [term.part for term in named().terms()] == [0, 1]  # of the second there is more
+    assert [term.part for term in named().terms(output="small")] == [1, 0]
+    with pytest.raises(ValueError, match=r"output must be one of tall, small, got 'large'"):
+        named().terms(output="large")
+
+
+@pytest.mark.parametrize(("field", "count"), [("features", 3), ("parts", 2)])
+def test_names_must_be_as_many_as_there_are(field, count):
+    with pytest.raises(ValueError, match=rf"{field} must name each of the {count} {field}, got 1 names"):
+        named(**{field: ("one",)})
+
+
+def test_weights_and_base_may_differ_between_examples():
+    generator = torch.Generator().manual_seed(0)
+    h, weight_y, base = (torch.rand(*shape, generator=generator) for shape in ((4, 5), (4, 3, 5), (4, 3)))
+    y = base + torch.stack([weight_y[i] @ h[i] for i in range(4)])
+    explanation = Explanation(torch.rand(4, 6), y, h, torch.rand(6, 5), weight_y, base)
+    assert torch.allclose(explanation.contributions.sum(2) + base, y)
+    for row in range(4):
+        one = explanation[row].to_dict()
+        total = [one["base"][k] + sum(term["contributions"][k] for term in one["terms"]) for k in range(3)]
+        assert total == pytest.approx(y[row].tolist(), abs=1e-5)
+    assert torch.allclose(explanation.scaled({1: 0.0}).y, y - explanation.contributions[:, :, 1])
+    with pytest.raises(RuntimeError, match="the parts must add up to the prediction"):
+        Explanation(torch.rand(4, 6), y + 0.1, h, torch.rand(6, 5), weight_y, base)
+
+
+def test_parts_that_add_nothing_to_the_answer_come_by_what_they_add_to_others():
+    h, weight_y = torch.ones(1, 4), torch.tensor([[0.0, 1.0, 0.0, 0.0], [0.1, 0.0, 0.0, 0.3]])
+    explanation = Explanation(torch.ones(1, 3), h @ weight_y.mT, h, torch.ones(3, 4), weight_y, torch.zeros(2))
+    assert [term.part for term in explanation.terms()] == [1, 3, 0, 2]

@@ -123,7 +123,8 @@ def _load_estimator(folder: Path, kind: str, data: str | None, data_dir: Path | 
     if not len(held.x):
         raise DataError(f"--data must be given, since {folder} holds no examples of its own")
     labels = held.target.argmax(1) if subject.classes else None
-    examples = Examples(estimator.scale_.decode(held.x), labels, "rows that the model keeps", features=names)
+    given = estimator.scale_.restored(estimator.scale_.decode(held.x)).to(subject.block.weight_x.dtype)
+    examples = Examples(given, labels, "rows that the model keeps", features=names)
     # Mixed, in an order that is always the same: rows held out lie in the order of the batches, and so of classes.
     order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))
     return subject, examples.select(order[:MOST_EXAMPLES])

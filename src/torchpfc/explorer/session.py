@@ -162,8 +162,8 @@ class Session:
 
     @property
     def can_adapt(self) -> bool:
-        """Whether the other parts can make the best of a change; inputs with gaps are solved in another way."""
-        return not self._now.subject.takes_gaps
+        """Whether the other parts can make the best of a change: not for gaps, nor where each class is by itself."""
+        return not (self._now.subject.takes_gaps or self._now.subject.by_class)
 
     def batches(self) -> list[BatchView]:
         """The batches of the training, in the order in which they came."""

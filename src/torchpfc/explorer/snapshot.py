@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -134,9 +133,7 @@ class Snapshot:
         """The accuracy of a model of some columns alone."""
         if not left.any():
             return Accuracy(None, [None] * len(self.subject.outputs))
-        block = copy.deepcopy(self.subject.block)
-        block.remove_basis((~left).nonzero().flatten().tolist())
-        return self._measure(block.eval()(self.subject.encode(self.examples.x)).argmax(1))
+        return self._measure(self.subject.answers_without(self.examples.x, left))
 
     def _measure(self, answers: Tensor) -> Accuracy:
         return measure(answers, self.examples.labels, len(self.subject.outputs))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from torchpfc.interpret import Explanation, counterfactual, explain
-from torchpfc.interpret.recognition import p_values
+from torchpfc.interpret.recognition import Usual
 from torchpfc.nn.block import PFCBlock
 from torchpfc.optim.ledger import Ledger
 from torchpfc.unlearning import ForgetReport, forget
@@ -38,6 +38,24 @@ class Subject(ABC):
     """The names of the outputs."""
     classes: bool
     """Whether the outputs are scores of classes."""
+
+    @property
+    def by_class(self) -> bool:
+        """Whether each class explains an input by itself, as after `partial_fit`, and not all parts together."""
+        return False
+
+    def answers_without(self, x: Tensor, left: Tensor) -> Tensor:
+        """What a model of some of the columns alone would answer.
+
+        Args:
+            x: Inputs.
+            left: True for the columns that are left.
+        """
+        block = copy.deepcopy(self.block)
+        block.remove_basis((~left).nonzero().flatten().tolist())
+        with torch.no_grad():
+            scores: Tensor = block.eval()(self.encode(x))
+        return scores.argmax(1)
 
     @property
     def takes_gaps(self) -> bool:
@@ -69,7 +87,7 @@ class Subject(ABC):
         """
         before = self.explain(x)
         h = counterfactual(self.block, self.encode(x), factors).h
-        return replace(before, h=h, y=before.base + h @ before.weight_y.mT)
+        return before.with_amounts(h)
 
     def copy(self) -> Subject:
         """A model of its own with the same weights."""
@@ -96,6 +114,21 @@ class EstimatorSubject(Subject):
             classes=hasattr(estimator, "classes_"),
         )
 
+    @property
+    def by_class(self) -> bool:
+        """Whether `partial_fit` made the model."""
+        return hasattr(self.estimator, "learner_")
+
+    def answers_without(self, x: Tensor, left: Tensor) -> Tensor:
+        """What a model of some of the columns alone would answer."""
+        if not self.by_class:
+            return super().answers_without(x, left)
+        learner = copy.deepcopy(self.estimator.learner_)
+        with torch.no_grad():
+            learner.block.weight_x *= left
+            scores: Tensor = learner(x)
+        return scores.argmax(1)
+
     def explain(self, x: Tensor) -> Explanation:
         """Predictions as sums, in the units of inputs and outputs."""
         return self.estimator.explain(x.numpy())
@@ -107,11 +140,13 @@ class EstimatorSubject(Subject):
 
     def encode(self, x: Tensor) -> Tensor:
         """Inputs as the block sees them."""
-        return self.estimator.scale_.encode(x.to(self.block.weight_x.dtype))
+        return self.estimator.encode(x)
 
     def forget(self, batches: Iterable[int]) -> ForgetReport:
         """Removes what batches wrote, and their rows held out."""
-        return self.estimator.forget(batches)
+        report = self.estimator.forget(list(batches))
+        self.block, self.ledger = self.estimator.block_, self.estimator.ledger_
+        return report
 
 
 class BlockSubject(Subject):
@@ -130,18 +165,19 @@ class BlockSubject(Subject):
         super().__init__(name, "PFCBlock", block, ledger, block.in_features, outputs, classes)
         self.block.eval()
         self._reference = self.encode(reference)
-        self._unexplained: Tensor | None = None
+        self._usual: Usual | None = None
 
     def explain(self, x: Tensor) -> Explanation:
         """Predictions as sums."""
         return explain(self.block, self.encode(x), outputs=self.outputs, classes=self.classes)
 
     def recognise(self, x: Tensor) -> list[float]:
-        """The share of the reference that is explained as badly or worse."""
-        if self._unexplained is None:
-            self._unexplained = explain(self.block, self._reference).unexplained
-        weight = torch.ones_like(self._unexplained)
-        values: list[float] = p_values(self.explain(x).unexplained, self._unexplained, weight).tolist()
+        """The share of the reference that is as odd, or odder."""
+        if self._usual is None:
+            known = explain(self.block, self._reference)
+            self._usual = Usual.of(known.x, known.reconstruction, torch.ones(len(known)))
+        asked = self.explain(x)
+        values: list[float] = self._usual.p_values(asked.x, asked.reconstruction).tolist()
         return values
 
     def encode(self, x: Tensor) -> Tensor:
@@ -151,6 +187,6 @@ class BlockSubject(Subject):
     def forget(self, batches: Iterable[int]) -> ForgetReport:
         """Removes what batches wrote."""
         report = forget(self.block, self.ledger, batches=batches)
-        self._unexplained = None
+        self._usual = None
         self.block.eval()
         return report

@@ -232,7 +232,7 @@ def explanation_view(
         recognition=p,
         y=now.y[0].tolist(),
         before=before.y[0].tolist(),
-        base=now.base.tolist(),
+        base=now.base.flatten().tolist(),
         answer=int(now.y[0].argmax()) if now.classes else None,
         terms=[terms.get(part, Term(part, 0.0, nothing, 0.0)) for part in shown],
         others=others,

@@ -23,6 +23,7 @@ from torchpfc.interpret.recurrent import (
     ordered_weights,
     transition_graph,
 )
+from torchpfc.interpret.waterfall import waterfall
 
 __all__ = [
     "Column",
@@ -47,4 +48,5 @@ __all__ = [
     "ordered_weights",
     "stability",
     "transition_graph",
+    "waterfall",
 ]

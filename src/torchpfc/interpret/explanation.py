@@ -19,6 +19,7 @@ TOLERANCE = 1e-5
 """How far a sum may be from what it should be, relative to the largest number that is added."""
 
 _SHOWN_PARTS = 10
+_SHOWN_FEATURES = 3
 _SHOWN_OUTPUTS = 4
 _SHOWN_ROWS = 3
 
@@ -56,15 +57,17 @@ class Explanation:
     $$y = b + \sum_r W_y[:, r]\, h_r, \qquad x = \sum_r W_x[:, r]\, h_r + \mathrm{rest}$$
 
     Making one checks the first sum: what the parts add must be the prediction. The second holds because the rest is
-    what is left. `explanation[i]` is that of one example, and printing it shows a table.
+    what is left. `explanation[i]` is that of one example, and printing it shows a table. With names of the features, a
+    part is called by those that are largest in it.
 
     Shape:
         - x: $(n, m)$
         - y: $(n, k)$
         - h: $(n, r)$
         - weight_x: $(m, r)$
-        - weight_y: $(k, r)$
-        - base: $(k)$
+        - weight_y: $(k, r)$, or $(n, k, r)$ where it differs between examples
+        - base: $(k)$, or $(n, k)$
+        - units: $(m)$
     """
 
     x: Tensor
@@ -81,6 +84,12 @@ class Explanation:
     """Names of the outputs; numbers by default."""
     classes: bool = False
     """Whether outputs are the scores of classes, the highest of which is the answer."""
+    features: tuple[str, ...] = ()
+    """Names of the features of the input, if they have any."""
+    parts: tuple[str, ...] = ()
+    """Names of the parts; made of those of the features by default."""
+    units: Tensor | None = None
+    """How large each feature usually is: what "largest" means where one is in grams and another in years."""
 
     def __post_init__(self) -> None:
         if self.h.ndim != 2:
@@ -89,13 +98,19 @@ class Explanation:
             object.__setattr__(self, "outputs", tuple(str(k) for k in range(self.y.shape[1])))
         if len(self.outputs) != self.y.shape[1]:
             raise ValueError(f"outputs must name each of the {self.y.shape[1]} outputs, got {len(self.outputs)} names")
+        for kind, names, count in (
+            ("features", self.features, len(self.weight_x)),
+            ("parts", self.parts, self.h.shape[1]),
+        ):
+            if names and len(names) != count:
+                raise ValueError(f"{kind} must name each of the {count} {kind}, got {len(names)} names")
         self.check()
 
     def check(self) -> None:
         """Adds up in double precision, and raises `RuntimeError` where the sum is not y."""
         h, W_y, base = self.h.double(), self.weight_y.double(), self.base.double()
-        error = (base + h @ W_y.mT - self.y.double()).abs()
-        scale = (base.abs() + h.abs() @ W_y.abs().mT).clamp(min=1.0)
+        error = (base + _added(h, W_y) - self.y.double()).abs()
+        scale = (base.abs() + _added(h.abs(), W_y.abs())).clamp(min=1.0)
         worst = float((error / scale).max()) if error.numel() else 0.0
         if not worst <= TOLERANCE:
             raise RuntimeError(f"the parts must add up to the prediction to {TOLERANCE:g}, got an error of {worst:.3g}")
@@ -107,8 +122,10 @@ class Explanation:
         """The explanation of one example."""
         if not -len(self) <= index(row) < len(self):
             raise IndexError(f"row must lie in [0, {len(self)}), got {row}")
-        row = index(row) % len(self)
-        return replace(self, x=self.x[row : row + 1], y=self.y[row : row + 1], h=self.h[row : row + 1])
+        own = slice(index(row) % len(self), index(row) % len(self) + 1)
+        weight_y = self.weight_y if self.weight_y.ndim == 2 else self.weight_y[own]
+        base = self.base if self.base.ndim == 1 else self.base[own]
+        return replace(self, x=self.x[own], y=self.y[own], h=self.h[own], weight_y=weight_y, base=base)
 
     def __iter__(self) -> Iterator[Explanation]:
         return (self[row] for row in range(len(self)))
@@ -143,22 +160,61 @@ class Explanation:
         """The name of the highest output of each example."""
         return [self.outputs[k] for k in self.y.argmax(1).tolist()]
 
-    def terms(self, row: int = 0, *, output: int | None = None) -> list[Term]:
+    def top_features(self, part: int, count: int = _SHOWN_FEATURES) -> list[tuple[str, float]]:
+        """The features of a part by name and size, the largest first; numbers where features have no names.
+
+        Args:
+            part: Which part.
+            count: How many features at most; those that are 0 are left out.
+        """
+        _check_part(part, self.weight_x.shape[1], "part")
+        own = self.weight_x[:, part]
+        order = (own if self.units is None else own / self.units).abs().argsort(descending=True, stable=True)[:count]
+        names = self.features or range(len(own))
+        return [(str(names[j]), float(own[j])) for j in order.tolist() if own[j] != 0]
+
+    def name_of(self, part: int) -> str:
+        """A part by its name or, where features have names, by its number and its largest features.
+
+        Args:
+            part: Which part.
+        """
+        if self.parts:
+            return self.parts[part]
+        top = [name if size > 0 else f"-{name}" for name, size in self.top_features(part)] if self.features else []
+        return f"{part}: {', '.join(top)}" if top else str(part)
+
+    def terms(self, row: int = 0, *, output: int | str | None = None) -> list[Term]:
         """The parts of one example that are there at all, those that matter most first.
 
         Args:
             row: Which example.
-            output: Which output decides the order; by default the highest, and without outputs the reconstruction.
+            output: Which output decides the order, by number or name; by default the highest, and without outputs the
+                reconstruction.
         """
         one = self[row]
         added = one.contributions[0]  # (k, r)
         shares = ratio(one.h[0] * self.weight_x.norm(dim=0), one.x.nan_to_num(nan=0.0).norm(dim=1))
-        weight = shares
-        if self.outputs:
-            weight = added[int(one.y[0].argmax()) if output is None else output].abs()
-        order = sorted(one.h[0].nonzero().flatten().tolist(), key=lambda r: (-float(weight[r]), r))
+        order = one.h[0].nonzero().flatten()
+        keys = [shares]
+        if self.outputs:  # what adds nothing to this output, by what it adds to another
+            keys = [added.abs().amax(0), added[one.number_of(output)].abs()]
+        for key in keys:
+            order = order[key[order].argsort(descending=True, stable=True)]
         amounts, columns, parts = one.h[0].tolist(), added.mT.tolist(), shares.tolist()
-        return [Term(r, amounts[r], tuple(columns[r]), parts[r]) for r in order]
+        return [Term(r, amounts[r], tuple(columns[r]), parts[r]) for r in order.tolist()]
+
+    def number_of(self, output: int | str | None) -> int:
+        """The number of an output, by number or name; by default, that of the highest of the first example.
+
+        Args:
+            output: Which output.
+        """
+        if output is None:
+            return int(self.y[0].argmax())
+        if isinstance(output, str) and output not in self.outputs:
+            raise ValueError(f"output must be one of {', '.join(self.outputs)}, got {output!r}")
+        return self.outputs.index(output) if isinstance(output, str) else output
 
     def scaled(self, factors: Mapping[int, float]) -> Explanation:
         """What the model would say if some parts were there in other amounts and all else stayed the same.
@@ -177,7 +233,19 @@ class Explanation:
         for part, factor in factors.items():
             _check_part(part, h.shape[1])
             h[:, part] *= factor
-        return replace(self, h=h, y=self.base + h @ self.weight_y.mT)
+        return self.with_amounts(h)
+
+    def with_amounts(self, h: Tensor) -> Explanation:
+        """What the model would say if it had found other amounts of the parts.
+
+        Args:
+            h: The amounts.
+
+        Shape:
+            - h: $(n, r)$
+        """
+        h = h.to(self.h)
+        return replace(self, h=h, y=self.base + _added(h, self.weight_y))
 
     def table(self, row: int = 0, *, parts: int = _SHOWN_PARTS, outputs: int = _SHOWN_OUTPUTS) -> str:
         """The sum of one example as a table that a person can check by hand.
@@ -194,12 +262,12 @@ class Explanation:
         lines: list[tuple[str, ...]] = [("part", "amount", "of the input", *names)]
         for term in terms[:parts]:
             added = [f"{term.contributions[k]:+.4f}" for k in shown]
-            lines.append((str(term.part), f"{term.amount:.4f}", f"{term.share:.1%}", *added))
+            lines.append((self.name_of(term.part), f"{term.amount:.4f}", f"{term.share:.1%}", *added))
         if rest := terms[parts:]:
             added = [f"{sum(term.contributions[k] for term in rest):+.4f}" for k in shown]
             lines.append((f"{len(rest)} others", f"{sum(term.amount for term in rest):.4f}", "", *added))
-        if self.base.any():
-            lines.append(("base", "", "", *(f"{float(self.base[k]):+.4f}" for k in shown)))
+        if (base := one.base.flatten()).any():
+            lines.append(("base", "", "", *(f"{float(base[k]):+.4f}" for k in shown)))
         if shown:
             lines.append(("sum", "", "", *(f"{float(one.y[0, k]):.4f}" for k in shown)))
         head = f"Answer: {one.answers[0]}\n" if self.classes else ""
@@ -215,10 +283,17 @@ class Explanation:
         return {
             "outputs": list(self.outputs),
             "y": one.y[0].tolist(),
-            "base": self.base.tolist(),
+            "base": one.base.flatten().tolist(),
             "unexplained": float(one.unexplained[0]),
             "terms": [
-                {"part": t.part, "amount": t.amount, "contributions": list(t.contributions), "share": t.share}
+                {
+                    "part": t.part,
+                    "name": self.name_of(t.part),
+                    "features": dict(self.top_features(t.part)),
+                    "amount": t.amount,
+                    "contributions": list(t.contributions),
+                    "share": t.share,
+                }
                 for t in self.terms(row)
             ],
         }
@@ -231,7 +306,9 @@ class Explanation:
 
 
 @torch.no_grad()
-def explain(block: PFCBlock, x: Tensor, *, outputs: Sequence[str] = (), classes: bool = False) -> Explanation:
+def explain(
+    block: PFCBlock, x: Tensor, *, outputs: Sequence[str] = (), classes: bool = False, features: Sequence[str] = ()
+) -> Explanation:
     r"""Takes predictions apart: which parts, how much of each, and what each adds to every output.
 
     $$y = \sum_r W_y[:, r]\, h_r, \qquad x = \sum_r W_x[:, r]\, h_r + \mathrm{rest}$$
@@ -243,6 +320,7 @@ def explain(block: PFCBlock, x: Tensor, *, outputs: Sequence[str] = (), classes:
         x: Inputs.
         outputs: Names of the outputs.
         classes: Whether outputs are the scores of classes.
+        features: Names of the features of the input.
 
     Shape:
         - x: $(n, \text{in_features})$, or $(\text{in_features})$ for one example
@@ -276,6 +354,7 @@ def explain(block: PFCBlock, x: Tensor, *, outputs: Sequence[str] = (), classes:
         base=out.y.new_zeros(out.y.shape[1]),
         outputs=tuple(outputs),
         classes=classes,
+        features=tuple(features),
     )
 
 
@@ -311,12 +390,17 @@ def counterfactual(block: PFCBlock, x: Tensor, factors: Mapping[int, float]) -> 
     others = block.weight_x.detach().index_fill(1, chosen, 0.0)
     problem = NonnegativeLeastSquares(before.x - held @ block.weight_x.detach().mT, others, l1=block.l1)
     h = solve(problem, block.solver).h.index_fill(1, chosen, 0.0) + held
-    return replace(before, h=h, y=h @ before.weight_y.mT)
+    return before.with_amounts(h)
 
 
-def _check_part(part: int, count: int) -> None:
+def _added(h: Tensor, weight_y: Tensor) -> Tensor:
+    """What all parts together add to each output."""
+    return h @ weight_y.mT if weight_y.ndim == 2 else (weight_y @ h.unsqueeze(2)).squeeze(2)
+
+
+def _check_part(part: int, count: int, argument: str = "factors") -> None:
     if not 0 <= index(part) < count:
-        raise ValueError(f"factors must name parts in [0, {count}), got {part}")
+        raise ValueError(f"{argument} must name parts in [0, {count}), got {part}")
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:

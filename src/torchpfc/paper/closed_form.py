@@ -16,13 +16,14 @@ from torchpfc.paper.components import ImageSet, Phase
 from torchpfc.paper.continual_metrics import measure_tasks
 from torchpfc.paper.devices import dtype_of
 from torchpfc.paper.image_run import Sets
-from torchpfc.paper.one_pass_learners import ROWS_AT_ONCE, Learner, Method
+from torchpfc.paper.one_pass_learners import Learner, Method
 from torchpfc.paper.probes import share_right
 from torchpfc.paper.registry import Job
 from torchpfc.paper.results import Result
 from torchpfc.paper.runner import Context
 from torchpfc.paper.settings import Component, one_of
 from torchpfc.paper.stack_run import make_result
+from torchpfc.running_sums import ROWS_AT_ONCE
 
 
 @dataclass(frozen=True, kw_only=True)

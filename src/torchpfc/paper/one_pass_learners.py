@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Annotated, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from torchpfc.continual import ContinualPFC, Shifts
 from torchpfc.data.images import ImageData
 from torchpfc.paper.column_pictures import IN_A_ROW, draw_images
 from torchpfc.paper.settings import Amount, Component, Count, Natural, Positive, one_of
+from torchpfc.running_sums import FourierRidge, NearestMean, RunningSums, StreamingLDA
 from torchpfc.solvers import FISTA
 from torchpfc.training import random_stream
-
-ROWS_AT_ONCE = 1000
-"""Examples that are looked at together."""
 
 
 class Learner(ABC):
@@ -49,124 +45,24 @@ class Learner(ABC):
         return {}
 
 
-class _Sums(Learner):
-    """Counts and sums of each class, in double precision: the closest mean, as some covariance measures it."""
+class SumsLearner(Learner):
+    """A classifier from running sums."""
 
-    def __init__(self, size: int, num_classes: int, device: torch.device) -> None:
-        self.sums = torch.zeros(num_classes, size, dtype=torch.float64, device=device)
-        self.counts = torch.zeros(num_classes, dtype=torch.float64, device=device)
-
-    def learn(self, x: Tensor, label: Tensor) -> None:
-        """Takes in examples."""
-        chosen = F.one_hot(label, len(self.counts)).double()
-        self.sums += chosen.T @ x.double()
-        self.counts += chosen.sum(0)
-
-    @abstractmethod
-    def weight(self, means: Tensor) -> Tensor:
-        """The means, over the covariance.
-
-        Shape:
-            - means: $(k, m)$, zero for a class that was never seen
-            - result: $(m, k)$
-        """
-
-    def scores(self, x: Tensor) -> Tensor:
-        """The logarithm of the density, less what is the same for all classes; none for what was never seen."""
-        means = self.sums / self.counts.clamp(min=1).unsqueeze(1)
-        weight = self.weight(means)
-        return (x.double() @ weight - 0.5 * (means.T * weight).sum(0)).where(self.counts > 0, -math.inf)
-
-    def bytes_kept(self) -> float:
-        """The means, and how many examples they are of."""
-        return 4.0 * (self.sums.numel() + self.counts.numel())
-
-
-class NearestMean(_Sums):
-    """The class whose mean is closest."""
-
-    def weight(self, means: Tensor) -> Tensor:
-        """The means themselves."""
-        return means.T
-
-
-class StreamingLDA(_Sums):
-    """Normal distributions with one covariance for all classes, from running sums."""
-
-    def __init__(self, size: int, num_classes: int, device: torch.device, *, shrinkage: float) -> None:
-        super().__init__(size, num_classes, device)
-        self.products = torch.zeros(size, size, dtype=torch.float64, device=device)
-        self.shrinkage = shrinkage
+    def __init__(self, sums: RunningSums) -> None:
+        self.sums = sums
+        self.columns = float(sums.directions.shape[1]) if isinstance(sums, FourierRidge) else 0.0
 
     def learn(self, x: Tensor, label: Tensor) -> None:
         """Takes in examples."""
-        super().learn(x, label)
-        self.products += x.double().T @ x.double()
-
-    def weight(self, means: Tensor) -> Tensor:
-        """The means, over the covariance within classes, which shrinks towards the identity."""
-        within = (self.products - (means * self.counts.unsqueeze(1)).T @ means) / self.counts.sum().clamp(min=1)
-        identity = torch.eye(len(within), dtype=within.dtype, device=within.device)
-        weight: Tensor = torch.linalg.solve((1 - self.shrinkage) * within + self.shrinkage * identity, means.T)
-        return weight
-
-    def bytes_kept(self) -> float:
-        """Also the covariance."""
-        return super().bytes_kept() + 4.0 * self.products.numel()
-
-
-class FourierRidge(Learner):
-    """Ridge regression to one-hot targets on random Fourier features, from running sums."""
-
-    def __init__(
-        self,
-        size: int,
-        num_classes: int,
-        device: torch.device,
-        generator: torch.Generator,
-        *,
-        features: int,
-        bandwidth: float,
-        ridge: float,
-    ) -> None:
-        self.generator, self.columns = generator, float(features)
-        self.bandwidth, self.ridge = bandwidth, ridge
-        self.directions = torch.randn(size, features, generator=generator, dtype=torch.float64).to(device)
-        self.offsets = (2 * math.pi * torch.rand(features, generator=generator, dtype=torch.float64)).to(device)
-        self.scale: float | None = None
-        self.products = torch.zeros(features, features, dtype=torch.float64, device=device)
-        self.sums = torch.zeros(features, num_classes, dtype=torch.float64, device=device)
-        self.weight: Tensor | None = None
-
-    def learn(self, x: Tensor, label: Tensor) -> None:
-        """Takes in examples; the first ones decide the width of the kernel."""
-        if self.scale is None:
-            some = x[torch.randperm(len(x), generator=self.generator)[:ROWS_AT_ONCE].to(x.device)].double()
-            self.scale = float(torch.pdist(some).median()) * self.bandwidth
-        target = F.one_hot(label, self.sums.shape[1]).double()
-        for some, wanted in zip(torch.split(x, ROWS_AT_ONCE), torch.split(target, ROWS_AT_ONCE), strict=True):
-            features = self._features(some)
-            self.products += features.T @ features
-            self.sums += features.T @ wanted
-        self.weight = None
+        self.sums.learn(x, label)
 
     def scores(self, x: Tensor) -> Tensor:
-        """The predictions of the regression."""
-        if self.scale is None:
-            return torch.zeros(len(x), self.sums.shape[1], device=x.device)
-        if self.weight is None:
-            identity = torch.eye(len(self.products), dtype=torch.float64, device=x.device)
-            self.weight = torch.linalg.solve(self.products + self.ridge * identity, self.sums)
-        return self._features(x) @ self.weight
+        """One number for each class; the largest is that of the answer."""
+        return self.sums.scores(x)
 
     def bytes_kept(self) -> float:
-        """The running sums, and the random directions."""
-        kept = (self.products, self.sums, self.directions, self.offsets)
-        return 4.0 * sum(tensor.numel() for tensor in kept)
-
-    def _features(self, x: Tensor) -> Tensor:
-        assert self.scale is not None
-        return math.sqrt(2 / len(self.offsets)) * torch.cos(x.double() @ self.directions / self.scale + self.offsets)
+        """What it carries from task to task."""
+        return self.sums.bytes_kept()
 
 
 class PartsLearner(Learner):
@@ -246,11 +142,19 @@ class SumsMethod(Method):
         """A learner that knows nothing."""
         sizes = data.train.x.shape[1], data.num_classes
         if self.method == "nearest-mean":
-            return NearestMean(*sizes, device)
+            return SumsLearner(NearestMean(*sizes, device=device))
         if self.method == "lda":
-            return StreamingLDA(*sizes, device, shrinkage=self.shrinkage)
-        stream = random_stream(seed, "features")
-        return FourierRidge(*sizes, device, stream, features=self.features, bandwidth=self.bandwidth, ridge=self.ridge)
+            return SumsLearner(StreamingLDA(*sizes, shrinkage=self.shrinkage, device=device))
+        return SumsLearner(
+            FourierRidge(
+                *sizes,
+                num_features=self.features,
+                bandwidth=self.bandwidth,
+                ridge=self.ridge,
+                generator=random_stream(seed, "features"),
+                device=device,
+            )
+        )
 
     def smoke(self) -> Self:
         """A few features."""

@@ -1,4 +1,4 @@
-"""Estimators for scikit-learn that say why: a classifier, a regressor and a factorization.
+"""Estimators for scikit-learn that say why: a classifier, a regressor and a factorization; and what to compare with.
 
 Needs scikit-learn and safetensors: `pip install "torchpfc[sklearn]"`.
 """
@@ -10,8 +10,16 @@ except ModuleNotFoundError as error:
         f'torchpfc.sklearn needs scikit-learn ({error}): pip install "torchpfc[sklearn]"'
     ) from None
 
+from torchpfc.sklearn.baselines import NearestMeanClassifier, RandomFeaturesClassifier, StreamingLDAClassifier
 from torchpfc.sklearn.classifier import PFCClassifier
 from torchpfc.sklearn.regressor import PFCRegressor
 from torchpfc.sklearn.transformer import PFCTransformer
 
-__all__ = ["PFCClassifier", "PFCRegressor", "PFCTransformer"]
+__all__ = [
+    "NearestMeanClassifier",
+    "PFCClassifier",
+    "PFCRegressor",
+    "PFCTransformer",
+    "RandomFeaturesClassifier",
+    "StreamingLDAClassifier",
+]

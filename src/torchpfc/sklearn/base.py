@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,12 +17,12 @@ from torch import Tensor
 
 from torchpfc.checkpoint import reading
 from torchpfc.interpret import ColumnReport, Explanation, describe_columns
-from torchpfc.interpret.recognition import p_values, relative_residual
+from torchpfc.interpret.recognition import Usual
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.saving import block_from, block_settings
 from torchpfc.optim.ledger import Ledger
 from torchpfc.sklearn.learning import couple
-from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, InputScale, Rows
+from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, InputScale, Rows, dense
 from torchpfc.sklearn.saving import SAVED, load_estimator, save_estimator
 from torchpfc.solvers import FISTA, Implicit
 from torchpfc.unlearning import ForgetReport, forget
@@ -30,6 +30,9 @@ from torchpfc.unlearning.report import How
 
 DTYPES = (np.float64, np.float32)
 """The types that inputs are computed in; all others become the first."""
+
+LENIENT: Any = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}
+"""What inputs may be: sparse, and missing in places."""
 
 
 class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
@@ -43,12 +46,16 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     scale_: InputScale
     held_out_: Rows
     n_features_in_: int
+    _learned_from: Usual | None = None
+    """What is usual by the rows that `fit` learned from, where few were held out."""
     n_iter_: int
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn should know."""
         tags = super().__sklearn_tags__()
         tags.input_tags.positive_only = self.nonnegative is True
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
         return tags
 
     # What a concrete estimator says of itself
@@ -59,7 +66,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _affine(self) -> tuple[Tensor, Tensor]:
         """Base and scale of the outputs: what the user sees is base + scale * block."""
-        like = self.block_.weight_y.detach()[:, 0]
+        like = self.block_.weight_y.detach()[:, 0].double()
         return torch.zeros_like(like), torch.ones_like(like)
 
     def _answer(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,7 +95,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     @property
     def components_(self) -> Array:
         """The parts in the units of the input, of shape (n_components_, n_features_in_)."""
-        return self._numpy(self.scale_.decode(self.block_.weight_x.detach().mT))
+        return self._numpy(self._decoded(self.block_.weight_x.detach().mT))
 
     def codes(self, X: Any) -> Array:
         """How much of each part every input contains.
@@ -101,6 +108,14 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """
         return self._numpy(self._couple(X)[1])
 
+    def encode(self, x: Tensor) -> Tensor:
+        """Inputs as the block sees them.
+
+        Args:
+            x: Inputs, of shape (n, n_features_in_).
+        """
+        return self.scale_.encode(x).to(self.block_.weight_x.dtype)
+
     def reconstruct(self, X: Any) -> Array:
         """Inputs put together from parts.
 
@@ -110,30 +125,36 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         Returns:
             The reconstructions, of the same shape.
         """
-        return self._numpy(self.scale_.decode(self._couple(X)[3]))
+        return self._numpy(self.scale_.restored(self._decoded(self._couple(X)[3])))
 
-    def explain(self, X: Any) -> Explanation:
+    def explain(self, X: Any, *, features: Sequence[str] = ()) -> Explanation:
         """Takes predictions apart: which parts, how much of each, and what each adds to every output.
 
         Args:
             X: Inputs, of shape (n, n_features_in_).
+            features: Names of the features, by which parts are called; by default those of the data frame that the
+                estimator was fitted with.
 
         Returns:
-            The sums, checked to add up, in the units of inputs and outputs; prints as tables.
+            The sums, checked to add up, in the units of inputs and outputs; prints as tables. Where features have
+            scales of their own, inputs and parts are what lies above and below the centers of these.
         """
-        given, h, y, _ = self._couple(X)
+        given, h, y, _ = (part.double() for part in self._couple(X))
         base, scale = self._affine()
+        spread = self.scale_.spread
         names = self.output_names()
         shown = slice(len(names))  # a model without outputs has a block with one that says nothing
         return Explanation(
-            x=given.cpu(),
+            x=self.scale_.around_center(given).cpu(),
             y=(base + scale * y)[:, shown].cpu(),
             h=h.cpu(),
             weight_x=self.scale_.decode(self.block_.weight_x.detach().mT).mT.cpu(),
-            weight_y=(scale.unsqueeze(1) * self.block_.weight_y.detach())[shown].cpu(),
+            weight_y=(scale.unsqueeze(1) * self.block_.weight_y.detach().double())[shown].cpu(),
             base=base[shown].cpu(),
             outputs=names,
-            classes=hasattr(self, "classes_"),
+            classes=hasattr(self, "classes_") and not getattr(self, "multilabel_", False),
+            features=tuple(map(str, features if len(features) else getattr(self, "feature_names_in_", ()))),
+            units=None if spread is None else spread.cpu(),
         )
 
     def describe_parts(self, X: Any, y: Any = None) -> ColumnReport:
@@ -152,11 +173,11 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return describe_columns(self.block_, h, labels=labels, ledger=self.ledger_)
 
     def recognition_score(self, X: Any) -> Array:
-        """Is this input like what was learned? The share of rows held out that are explained as badly or worse.
+        """Is this input like what was learned? The share of rows held out that are as odd as this one, or odder.
 
-        What counts is the norm of what the parts leave of an input, relative to that of the input. For inputs like
-        those of the training, each p-value is as likely as any other; one of 0.001 says that such an input hardly ever
-        came up.
+        An input is odd where the parts leave much of it, relative to its size, or where it is larger or smaller than
+        others. For inputs like those of the training, each p-value is as likely as any other; one of 0.001 says that
+        such an input hardly ever came up. None is below `smallest_p_value_`.
 
         Args:
             X: Inputs, of shape (n, n_features_in_).
@@ -165,8 +186,12 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             A p-value for each.
         """
         given, _, _, reconstruction = self._couple(X)
-        residual = relative_residual(self.scale_.encode(given), reconstruction)
-        return self._numpy(p_values(residual, self._held_out_residual, self.held_out_.weight))
+        return self._numpy(self._usual.p_values(self.encode(given), reconstruction))
+
+    @property
+    def smallest_p_value_(self) -> float:
+        """The smallest that `recognition_score` can be: 1 over 1 more than there are rows held out."""
+        return self._usual.smallest
 
     # Forgetting
 
@@ -182,11 +207,11 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             What was done, and what that does and does not guarantee.
         """
         check_is_fitted(self)
-        asked = [batches] if isinstance(batches, int | np.integer) else [int(id) for id in batches]
+        asked = [batches] if isinstance(batches, int | np.integer) else [index(id) for id in batches]
         generator = self._generator() if how == "reinitialize" else None
         report = forget(self.block_, self.ledger_, batches=asked, how=how, generator=generator)
         kept = ~torch.isin(self.held_out_.batch, torch.tensor(asked))
-        self.held_out_ = self.held_out_.select(kept)
+        self.held_out_, self._learned_from = self.held_out_.select(kept), None
         self.block_.eval()
         self._calibrate()
         return report
@@ -224,25 +249,33 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _learned(self) -> dict[str, Any]:
         """All that `fit` has found, as tensors and plain values."""
-        names = getattr(self, "feature_names_in_", None)
-        return {
-            "n_features_in": self.n_features_in_,
-            "feature_names_in": None if names is None else [str(name) for name in names],
-            "scale": asdict(self.scale_),
+        return self._about_features() | {
+            "scale": vars(self.scale_),
             "block": block_settings(self.block_),
             "weights": dict(self.block_.state_dict()),
             "held_out": self.held_out_._asdict(),
+            "learned_from": None if self._learned_from is None else vars(self._learned_from),
             "ledger": self.ledger_.state_dict(),
             "extra": self._extra_state(),
         }
 
-    def _take_over(self, learned: dict[str, Any], device: torch.device) -> None:
-        """Takes over what `_learned` gave."""
+    def _about_features(self) -> dict[str, Any]:
+        names = getattr(self, "feature_names_in_", None)
+        names = None if names is None else [str(name) for name in names]
+        return {"n_features_in": self.n_features_in_, "feature_names_in": names}
+
+    def _take_over_features(self, learned: dict[str, Any]) -> None:
         self.n_features_in_ = int(learned["n_features_in"])
         if learned["feature_names_in"] is not None:
             self.feature_names_in_ = np.array(learned["feature_names_in"], dtype=object)
-        self.scale_ = InputScale(float(learned["scale"]["size"]), bool(learned["scale"]["constant"]))
+
+    def _take_over(self, learned: dict[str, Any], device: torch.device) -> None:
+        """Takes over what `_learned` gave."""
+        self._take_over_features(learned)
+        self.scale_ = InputScale(**learned["scale"])
         self.block_ = block_from(learned["block"], learned["weights"]).to(device).eval()
+        by = learned.get("learned_from")  # version 0.1.0 knew nothing of it
+        self._learned_from = None if by is None else Usual(**by).to(device)
         held = Rows(**learned["held_out"])
         self.held_out_ = Rows(held.x.to(device), held.target.to(device), held.weight.to(device), held.batch)
         self.ledger_ = Ledger()
@@ -255,19 +288,28 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _couple(self, X: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Inputs as given, their codes, and the block's predictions and reconstructions."""
         given = self._given(X)
-        return given, *self._answer(self.scale_.encode(given))
+        return given, *self._answer(self.encode(given))
 
     def _given(self, X: Any) -> Tensor:
-        """Inputs as the user gives them, checked."""
+        """Inputs as the user gives them, checked; NaN where they are not observed."""
         check_is_fitted(self)
-        return self._tensor(validate_data(self, X, dtype=DTYPES, reset=False))
+        return torch.tensor(self._checked(X, reset=False), device=self.block_.weight_x.device)
+
+    def _checked(self, X: Any, *, reset: bool) -> Array:
+        """Inputs as a dense array."""
+        return dense(validate_data(self, X, dtype=DTYPES, reset=reset, **LENIENT))
+
+    def _decoded(self, rows: Tensor) -> Tensor:
+        """Rows of the block in the units of the user."""
+        return self.scale_.decode(rows)
 
     def _rows(self, x: Array, target: Tensor, weight: Array, batch: int, dtype: torch.dtype | None = None) -> Rows:
         """Examples as the block sees them; in a type of their own by default."""
-        inputs = torch.tensor(np.ascontiguousarray(x), dtype=dtype, device=self._device())
+        given = torch.tensor(np.ascontiguousarray(x), device=self._device())
+        inputs = self.scale_.encode(given).to(given.dtype if dtype is None else dtype)
         like: Any = {"dtype": inputs.dtype, "device": inputs.device}
         batches = torch.full((len(x),), batch, dtype=torch.int64)
-        return Rows(self.scale_.encode(inputs), target.to(**like), torch.tensor(weight, **like), batches)
+        return Rows(inputs, target.to(**like), torch.tensor(weight, **like), batches)
 
     def _keep_held_out(self, rows: Rows, generator: torch.Generator, *, first: bool) -> None:
         """Calibrates with rows and with those kept before, and keeps them, but not too many."""
@@ -278,10 +320,15 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.held_out_ = rows
         self._calibrate()
 
+    def _usual_of(self, rows: Rows) -> Usual:
+        """What the parts leave of some rows, and their sizes."""
+        return Usual.of(rows.x, self._answer(rows.x)[2], rows.weight)
+
     def _calibrate(self) -> Tensor:
         """Looks at the rows held out anew, after the block has changed; gives the predictions of the block."""
-        _, y, reconstruction = self._answer(self.held_out_.x)
-        self._held_out_residual = relative_residual(self.held_out_.x, reconstruction)
+        y = self._answer(self.held_out_.x)[1]
+        usual = self._usual_of(self.held_out_)
+        self._usual = usual if self._learned_from is None else usual.joined(self._learned_from)
         return y
 
     def _new_block(self, weight_x: Tensor, weight_y: Tensor, *, nonnegative: bool) -> PFCBlock:
@@ -333,6 +380,10 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _check_sign(self, given: Tensor) -> None:
         if self.block_.nonnegative and len(given) and (lowest := float(given.nan_to_num(nan=0.0).min())) < 0:
             raise ValueError(_negative(lowest, type(self).__name__))
+
+    def _check_scale(self) -> None:
+        if self.scale not in ("auto", "features", "common", None):
+            raise ValueError(f"scale must be 'auto', 'features', 'common' or None, got {self.scale!r}")
 
     def _signed(self, x: Array) -> bool:
         """Whether parts may be negative, by the parameter `nonnegative` and the data."""

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from torchpfc.sklearn.base import DTYPES
+from torchpfc.continual import ContinualPFC, RidgeReadout
+from torchpfc.interpret import Explanation
+from torchpfc.interpret.recognition import Usual
+from torchpfc.optim.ledger import Ledger
+from torchpfc.sklearn.base import DTYPES, LENIENT
 from torchpfc.sklearn.calibration import fit_sharpness
-from torchpfc.sklearn.learning import class_parts
-from torchpfc.sklearn.rows import Array, Rows, check_weights
+from torchpfc.sklearn.learning import class_parts, joint_means, suitable_count
+from torchpfc.sklearn.rows import FEWEST_HELD_OUT, Array, InputScale, Rows, check_weights, dense, hold_out
 from torchpfc.sklearn.saving import labels_from_json, labels_to_json
 from torchpfc.sklearn.supervised import SupervisedPFC
+from torchpfc.sklearn.taught import MOST_OF_A_BATCH, Held, Taught, names_of_features
+from torchpfc.unlearning import ForgetReport
+from torchpfc.unlearning.report import How
+
+_SHARPNESS = 20.0
+"""The factor between scores and the logarithms of odds, where no row was held out to tell."""
+
+_MOST_OF_SEVERAL = 100
+"""Parts at most where an input may have several labels, and nobody says how many."""
 
 _MOST_PER_CLASS = 30
 """Parts that a class gets at most where nobody says how many."""
 
 
+@dataclass(eq=False, repr=False)
 class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
     r"""Classifies inputs by the parts that they are made of.
 
@@ -34,9 +52,14 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         n_components: How many parts; fewer where there are fewer examples. `"auto"` is one for every five examples, 20
             to 30 a class where there are enough of them.
         nonnegative: Whether parts and what they add are non-negative (NMF) or free (semi-NMF). `"auto"` is the former
-            where no entry of X is negative.
+            where no entry of X is negative and features have a common scale.
         fit_intercept: Whether inputs get one more feature, a constant. Without it, and with `l1=0`, an input that is
             twice as large has twice the scores, and so the same class. `"auto"` adds it where parts may be negative.
+        scale: `"features"` brings each feature to a scale of its own, by its median and quartiles, so that tables need
+            no scaler; the parts stay in the units of the table. `"common"` divides all by one number: for images and
+            counts. None takes them as they are. `"auto"` is `"features"`, unless there are 16 features or more that
+            vary, none is ever negative, and they are alike in size: three in four reach half the largest value, or half
+            of all entries are zero and no feature reaches more than 100 times what is usual.
         l1: Weight of the sum of h in what h minimizes, for inputs scaled to a size of 1; makes explanations short.
         reconstruction: What the error of the reconstruction counts in learning, where that of the scores counts 1.
         inference_steps: Steps in which a code is found.
@@ -45,11 +68,18 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         batch_size: Examples in a step; `"auto"` is 200.
         early_stopping: Whether to stop when the error of the rows held out no longer falls, and to go back to where it
             was smallest.
-        validation_fraction: Rows to hold out. They calibrate probabilities and recognition as well, and the estimator
-            keeps up to 1,000 of them. Where they would be fewer than 5, all rows are learned from and used for this.
+        validation_fraction: Rows to hold out. They calibrate
+            probabilities and recognition as well, and the estimator keeps up to 1,000 of them. Where they would be
+            fewer than 5, all rows are learned from and used for this.
         n_iter_no_change: Epochs without a smaller error after which to stop.
         tol: How much smaller it must be, relatively.
-        parts_per_batch: How many parts each call of `partial_fit` adds; `"auto"` is one for every five examples.
+        parts_per_batch: How many parts each call of `partial_fit` adds; `"auto"` is one for every two examples, and
+            135 at most for each class.
+        class_weight: What each class counts, as a dict; `"balanced"` counts classes alike that have few examples or
+            many.
+        max_parts: How many parts `partial_fit` makes at most, in all; then the most similar of a class become one.
+        read_out: What `partial_fit` adds to the scores, from running sums; see `torchpfc.continual.RidgeReadout`.
+        wait: Whether `partial_fit` waits for a second example of a class before it gets a part.
         device: Where to compute, such as `"cuda"`; the CPU by default.
         random_state: Seed of everything random.
         verbose: Whether to print progress.
@@ -72,8 +102,14 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         True
     """
 
-    classes_: Array
-    sharpness_: float
+    class_weight: Any = None
+    max_parts: int | None = None
+    read_out: RidgeReadout | None = None
+    wait: bool = False
+
+    _taught: Taught = field(init=False)
+    classes_: Array = field(init=False)
+    sharpness_: float = field(init=False)
     """The factor between scores and the logarithms of odds, from the rows held out."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -81,46 +117,81 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
 
         Args:
             X: Inputs, of shape (n, n_features).
-            y: Their classes, of any type that can be sorted.
+            y: Their classes, of any type that can be sorted; or an array of zeros and ones, of shape (n, n_labels),
+                where an input may have several labels at once.
             sample_weight: What each example counts. 2 is the same as having it twice.
         """
         self._check_params()
-        X, y = validate_data(self, X, y, dtype=DTYPES)
-        y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
-        weight = check_weights(sample_weight, len(X))
+        X, y = validate_data(self, X, y, dtype=DTYPES, multi_output=True, **LENIENT)
+        X, y = dense(X), dense(y)
+        self.multilabel_ = y.ndim == 2 and y.shape[1] > 1
+        if self.multilabel_:
+            return self._fit_labels(X, y, sample_weight)
+        y = _labels_of(y)
+        weight = check_weights(sample_weight, len(X)) * self._class_weights(y)
+        if hasattr(self, "_taught"):
+            del self._taught
         self.classes_, labels = np.unique(y, return_inverse=True)
         if (known := len(np.unique(labels[weight > 0]))) < 2:
             raise ValueError(f"y must hold at least two classes, got {known} class")
         self._fit(X, labels.reshape(-1, 1), weight)
         return self
 
-    def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, batch_id: int | None = None
-    ) -> Self:
-        """Learns from one batch, without changing what was learned before.
+    def _fit_labels(self, x: Array, y: Array, sample_weight: Any) -> Self:
+        """Learns several labels at once, each by itself from the same codes."""
+        if not np.isin(y, (0, 1)).all():
+            raise ValueError(
+                f"y must hold zeros and ones where it has several columns, got {np.unique(y)[:5].tolist()}"
+            )
+        if self.class_weight is not None:
+            raise ValueError(f"class_weight must be None with several labels at once, got {self.class_weight!r}")
+        if hasattr(self, "_taught"):
+            del self._taught
+        self.classes_ = np.arange(y.shape[1])
+        self._fit(x, y, check_weights(sample_weight, len(x)))
+        return self
 
-        Each call adds parts of its own: means of similar examples of the same class, each of which stands for that
-        class. So batches may come in any order, sorted by class too, and `forget` can take one of them out again.
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, batch_id: Hashable = None
+    ) -> Self:
+        """Learns from one batch, and leaves what was learned before as it is.
+
+        A `ContinualPFC` learns, `learner_`: each batch adds parts of its own, means of similar examples of one class,
+        and an input belongs to the class whose parts explain it best. What a batch leaves depends on it alone; scales
+        and probabilities are computed from what all batches left. So batches may come in any order, sorted by class
+        too, and `forget` gives the model that never saw one of them, bit for bit. A call that fails changes nothing.
+        After `fit`, the first call begins anew, with a warning.
 
         Args:
-            X: Inputs, of shape (n, n_features). The first batch decides how inputs are scaled, and whether parts may be
-                negative.
+            X: Inputs, of shape (n, n_features).
             y: Their classes.
-            classes: All classes that there will ever be; needed in the first call.
+            classes: All classes that there will ever be; by default those that come.
             sample_weight: What each example counts.
-            batch_id: The number under which `forget` knows this batch; the next one by default.
+            batch_id: The name under which `forget` knows this batch, anything that can be a key of a dict; a free
+                number by default.
         """
         self._check_params()
-        first = not hasattr(self, "block_")
-        X, y = validate_data(self, X, y, dtype=DTYPES, reset=first)
-        y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
-        weight = check_weights(sample_weight, len(X))
-        self._check_classes(classes, first=first)
-        if len(unknown := np.setdiff1d(y, self.classes_)):
-            raise ValueError(f"y must hold labels of classes ({self.classes_.tolist()}), got {unknown.tolist()}")
-        self._partial_fit(X, np.searchsorted(self.classes_, y).reshape(-1, 1), weight, batch_id, first=first)
+        first = not hasattr(self, "_taught")
+        X, y = validate_data(self, X, y, dtype=DTYPES, reset=first, **LENIENT)
+        X, y = dense(X), _labels_of(y)
+        weight = check_weights(sample_weight, len(X)) * self._class_weights(y)
+        taught: Taught = self._new_taught(classes) if first else self._taught
+        if taught.announced is not None and len(unknown := np.setdiff1d(y, taught.announced)):
+            raise ValueError(f"y must hold labels of classes ({taught.announced.tolist()}), got {unknown.tolist()}")
+        if not first:
+            self._check_classes(classes, taught, y)
+        used = weight > 0
+        X, y, weight = X[used], y[used], weight[used]
+        kept, held = self._hold_out(X, y, weight)
+        count = None
+        if self.parts_per_batch != "auto":
+            count = max(1, int(self.parts_per_batch) // len(np.unique(y)))
+        taught.teach(*kept, held, batch=batch_id, count=count, seed=self._seed(first=first))
+        if first and hasattr(self, "block_"):
+            warnings.warn("partial_fit begins anew, without what fit had learned from all rows at once", stacklevel=2)
+        self._taught = taught
+        self._say(f"batch {taught.learner.batches[-1]!r}: {len(X)} rows, {taught.learner.num_basis} parts in all")
+        self._follow()
         return self
 
     def decision_function(self, X: Any) -> Array:
@@ -133,16 +204,20 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             An array of shape (n, n_classes); with two classes, how much the score of the second exceeds that of the
             first, of shape (n,).
         """
-        scores = self._numpy(self._couple(X)[2])
+        scores = self._numpy(self._couple(X)[2].double())
+        if self._several():
+            return scores - 0.5
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> Array:
-        """The class with the highest score.
+        """The class with the highest score; with several labels at once, ones for those that are likelier than not.
 
         Args:
             X: Inputs, of shape (n, n_features_in_).
         """
         scores = self._couple(X)[2]
+        if self._several():
+            return self._numpy((scores > 0.5).long())
         labels: Array = self.classes_[self._numpy(scores.argmax(1))]
         return labels
 
@@ -155,7 +230,9 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         Returns:
             An array of shape (n, n_classes).
         """
-        scores = self._couple(X)[2]
+        scores = self._couple(X)[2].double()
+        if self._several():
+            return self._numpy(torch.softmax(self.sharpness_ * _odds(scores), 2)[..., 1])
         return self._numpy(torch.softmax(self.sharpness_ * scores, 1))
 
     def predict_log_proba(self, X: Any) -> Array:
@@ -164,26 +241,204 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         Args:
             X: Inputs, of shape (n, n_features_in_).
         """
-        scores = self._couple(X)[2]
+        scores = self._couple(X)[2].double()
+        if self._several():
+            return self._numpy(torch.log_softmax(self.sharpness_ * _odds(scores), 2)[..., 1])
         return self._numpy(torch.log_softmax(self.sharpness_ * scores, 1))
 
-    def _check_classes(self, classes: Any, *, first: bool) -> None:
+    # What was taught batch by batch
+
+    @property
+    def learner_(self) -> ContinualPFC:
+        """What learns in `partial_fit`."""
+        if not hasattr(self, "_taught"):
+            raise AttributeError("learner_ is there after partial_fit")
+        return self._taught.learner
+
+    @property
+    def ledger_(self) -> Ledger:
+        """Which batch wrote which parts."""
+        return self._taught.ledger() if hasattr(self, "_taught") else self._ledger
+
+    @ledger_.setter
+    def ledger_(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def _new_taught(self, classes: Any) -> Taught:
+        announced = None if classes is None else _labels_of(np.asarray(classes), what="classes")
+        learner = ContinualPFC(
+            self.n_features_in_,
+            scale="common" if self.scale is None else self.scale,  # type: ignore[arg-type]
+            max_parts=self.max_parts,
+            read_out=self.read_out,
+            wait=bool(self.wait),
+            device=self._device(),
+        )
+        return Taught(learner, None if announced is None else np.unique(announced))
+
+    def _check_classes(self, classes: Any, taught: Taught, y: Array) -> None:
+        known = taught.classes
+        if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), known):
+            raise ValueError(f"classes must be those of the first call ({known.tolist()}), got others")
+        if len(known) and (known.dtype.kind in "US") != (y.dtype.kind in "US"):
+            raise ValueError(f"y must hold labels like those before ({known[:2].tolist()}), got {y[:2].tolist()}")
+
+    def _seed(self, *, first: bool) -> int:
+        """One seed for all batches: what one leaves must not depend on how many came before."""
         if first:
-            if classes is None:
-                raise ValueError("classes must be given in the first call of partial_fit, got None")
-            known = np.unique(np.asarray(classes))
-            if len(known) < 2:
-                raise ValueError(f"classes must hold at least two classes, got {len(known)} class")
-            self.classes_ = known
-        elif classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
-            raise ValueError(f"classes must be those of the first call ({self.classes_.tolist()}), got others")
+            self._first_seed = int(self._generator().initial_seed())
+        return self._first_seed
+
+    def _hold_out(self, x: Array, y: Array, weight: Array) -> tuple[tuple[Array, Array, Array], Held | None]:
+        """Rows to learn from, and those held out: a share of each class.
+
+        Of a small batch they are the same rows, and of one too small to say what is usual there are none.
+        """
+        numbers = torch.arange(len(x))
+        labels = torch.as_tensor(np.unique(y, return_inverse=True)[1].reshape(-1))
+        rows = Rows(torch.zeros(len(x), 0), labels, numbers, numbers)
+        learned, held = hold_out(rows, labels, self.validation_fraction, torch.Generator().manual_seed(0))
+        if learned is held:
+            return (x, y, weight), Held(x, y, weight) if len(x) >= FEWEST_HELD_OUT else None
+        kept, few = learned.batch.numpy(), held.batch.numpy()
+        few = few[np.linspace(0, len(few) - 1, min(len(few), MOST_OF_A_BATCH)).astype(int)]
+        return (x[kept], y[kept], weight[kept]), Held(x[few], y[few], weight[few])
+
+    def _follow(self) -> None:
+        """Takes over what follows from what was taught."""
+        taught = self._taught
+        self.classes_, self.n_iter_ = taught.classes, len(taught.learner.batches)
+        if taught.learner.block is None:
+            if hasattr(self, "block_"):
+                del self.block_
+            return
+        self.block_ = taught.learner.block
+        self.scale_ = InputScale(1.0, constant=False)
+        self.held_out_ = taught.rows()
+        self._calibrate()
+
+    def _couple(self, X: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        if not hasattr(self, "_taught"):
+            return super()._couple(X)
+        given = self._given(X)
+        coupling = self.learner_.couple(given)
+        return given, coupling.h, self._taught.scores(coupling.y), self.learner_.reconstruct(given)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Inputs as the block sees them.
+
+        Args:
+            x: Inputs, of shape (n, n_features_in_).
+        """
+        return self.learner_.prepare(x) if hasattr(self, "_taught") else super().encode(x)
+
+    @property
+    def components_(self) -> Array:
+        """The parts in the units of the input, of shape (n_components_, n_features_in_)."""
+        if not hasattr(self, "_taught"):
+            components: Array = super().components_
+            return components
+        return self._numpy(self.learner_.means.nan_to_num(nan=0.0))
+
+    def explain(self, X: Any, *, features: Sequence[str] = ()) -> Explanation:
+        """Takes predictions apart: which parts, how much of each, and what each adds to every output.
+
+        After `partial_fit` the parts are those of the answer, which explains the input by itself; what is added by the
+        read-out and to other classes is the base. Inputs and parts are as the learner sees them: of norm 1, and each
+        feature by what is above its usual value and what is below.
+
+        Args:
+            X: Inputs, of shape (n, n_features_in_).
+            features: Names of the features, by which parts are called; by default those of the data frame that the
+                estimator was fitted with.
+
+        Returns:
+            The sums, checked to add up, in the units of inputs and outputs; prints as tables.
+        """
+        if not hasattr(self, "_taught"):
+            return super().explain(X, features=features)
+        learner, given = self.learner_, self._given(X)
+        out = learner.couple(given)
+        h, owners = learner.by_answer(out), learner.owners
+        gain = (out.gain / h.clamp(min=torch.finfo(h.dtype).tiny)).where(h > 0, 0.0)
+        outputs = F.one_hot(owners.clamp(min=0), out.y.shape[1]).to(h).mT  # (k, r)
+        weight_y = gain.unsqueeze(1) * outputs
+        weight_x = learner.block.weight_x.detach() if learner.block is not None else h.new_empty(0, 0)
+        names = tuple(map(str, features if len(features) else getattr(self, "feature_names_in_", ())))
+        return Explanation(
+            x=learner.prepare(given).double().cpu(),
+            y=out.y.double().cpu(),
+            h=h.double().cpu(),
+            weight_x=weight_x.double().cpu(),
+            weight_y=weight_y.double().cpu(),
+            base=(out.y - (weight_y @ h.unsqueeze(2)).squeeze(2)).double().cpu(),
+            outputs=self.output_names(),
+            classes=True,
+            features=names_of_features(names, len(weight_x)),
+        )
+
+    def forget(self, batches: Any, *, how: How = "zero") -> ForgetReport:
+        """Removes what batches wrote: after `partial_fit`, what is left is the model that never saw them, bit for bit.
+
+        Args:
+            batches: The names of the batches, as given to `partial_fit`; one name, or a list of them.
+            how: `"zero"` leaves parts of zeros, so that the numbers of the others stay; `"remove"` makes the model
+                smaller; `"reinitialize"` leaves random parts, in a model of `fit` alone.
+
+        Returns:
+            What was done, and what that does and does not guarantee.
+        """
+        check_is_fitted(self)
+        if not hasattr(self, "_taught"):
+            return super().forget(batches, how=how)
+        names = list(batches) if isinstance(batches, list | set | range | np.ndarray) else [batches]
+        report = self._taught.forget(names, how=how)
+        self._follow()
+        return report
+
+    def recognition_score(self, X: Any) -> Array:
+        """Is this input like what was learned? The share of rows held out that are as odd as this one, or odder.
+
+        Args:
+            X: Inputs, of shape (n, n_features_in_).
+
+        Returns:
+            A p-value for each; see `smallest_p_value_`.
+        """
+        if not hasattr(self, "_taught"):
+            return super().recognition_score(X)
+        given = self._given(X)
+        coupling = self.learner_.couple(given)
+        return self._numpy(self._usual.p_values(self.learner_.prepare(given), self.learner_.explained(coupling)))
+
+    def _class_weights(self, y: Array) -> Array:
+        weights: Array = compute_sample_weight(self.class_weight, y)
+        return weights
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn should know."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    def _several(self) -> bool:
+        """Whether an input may have several labels at once."""
+        return bool(getattr(self, "multilabel_", False)) and not hasattr(self, "_taught")
+
+    def _labels(self, rows: Rows) -> Tensor | None:
+        return None if self._several() else super()._labels(rows)
 
     def _targets(self, raw: Array) -> Tensor:
+        if self._several():
+            return torch.tensor(raw)
         return F.one_hot(torch.tensor(raw[:, 0], dtype=torch.int64), len(self.classes_))
 
     def _find_parts(
         self, rows: Rows, count: int | None, fewest: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
+        if self._several():
+            count = suitable_count(len(rows.x), fewest, _MOST_OF_SEVERAL) if count is None else count
+            return joint_means(rows, count, generator)
         labels = rows.target.argmax(1)
         W_x, owners = class_parts(rows.x, labels, rows.weight, count, generator, fewest=fewest, most=_MOST_PER_CLASS)
         one_hot = F.one_hot(owners.clamp(min=0), len(self.classes_)).to(rows.x.dtype)
@@ -195,14 +450,58 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         return tuple(str(label) for label in self.classes_.tolist())
 
     def _calibrate(self) -> Tensor:
-        y = super()._calibrate()
-        if len(y):
+        if hasattr(self, "_taught"):
+            rows = self.held_out_
+            coupling = self.learner_.couple(rows.x)
+            seen, explained = self.learner_.prepare(rows.x), self.learner_.explained(coupling)
+            self._usual = Usual.of(seen, explained, rows.weight.to(seen))
+            y, self.sharpness_ = coupling.y, _SHARPNESS
+        else:
+            y = super()._calibrate()
+        if self._several():
+            both = _odds(y).flatten(0, 1)
+            target = F.one_hot(self.held_out_.target.flatten().long(), 2)
+            self.sharpness_ = fit_sharpness(both, target, self.held_out_.weight.repeat_interleave(y.shape[1]))
+        elif len(y):
             self.sharpness_ = fit_sharpness(y, self.held_out_.target, self.held_out_.weight)
         return y
 
+    def _learned(self) -> dict[str, Any]:
+        if not hasattr(self, "_taught"):
+            return super()._learned()
+        return self._about_features() | {"taught": self._taught.state(), "seed": self._first_seed}
+
+    def _take_over(self, learned: dict[str, Any], device: torch.device) -> None:
+        if "taught" not in learned:
+            super()._take_over(learned, device)
+            return
+        self._take_over_features(learned)
+        self._taught, self._first_seed = self._new_taught(None), int(learned["seed"])
+        self._taught.load(learned["taught"])
+        self._follow()
+
     def _extra_state(self) -> dict[str, Any]:
-        return {"classes": labels_to_json(self.classes_), "sharpness": self.sharpness_, "n_iter": self.n_iter_}
+        learned = {"classes": labels_to_json(self.classes_), "sharpness": self.sharpness_, "n_iter": self.n_iter_}
+        return learned | {"multilabel": self._several()}
 
     def _load_extra_state(self, state: dict[str, Any]) -> None:
         self.classes_ = labels_from_json(state["classes"])
         self.sharpness_, self.n_iter_ = float(state["sharpness"]), int(state["n_iter"])
+        self.multilabel_ = bool(state.get("multilabel", False))  # version 0.1 had one label for each input
+
+
+def _odds(scores: Tensor) -> Tensor:
+    """For each label by itself how much speaks against it and how much for it, of shape (n, k, 2)."""
+    return torch.stack([0.5 - scores, scores - 0.5], 2)
+
+
+def _labels_of(y: Any, *, what: str = "y") -> Array:
+    """Labels of classes as an array, checked."""
+    labels: Array = column_or_1d(y, warn=True)
+    try:
+        np.unique(labels)
+    except TypeError:
+        kinds = sorted({type(label).__name__ for label in labels.tolist()})
+        raise ValueError(f"{what} must hold labels that can be sorted, got {' and '.join(kinds)}") from None
+    check_classification_targets(labels)
+    return labels

@@ -5,11 +5,15 @@ from __future__ import annotations
 import warnings
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from torchpfc.nmf import k_means
+from torchpfc.nmf.normalization import unit_columns
 from torchpfc.nmf.parts import make_parts
 from torchpfc.nn.block import PFCBlock
-from torchpfc.solvers import ConvergenceWarning, nnls
+from torchpfc.sklearn.rows import Rows
+from torchpfc.solvers import ConvergenceWarning, NonnegativeLeastSquares, nnls, solve
 
 ROWS_PER_PART = 5
 """How many rows there are for each part, where nobody says how many parts there are to be."""
@@ -61,6 +65,19 @@ def class_parts(
     return torch.cat(found, 1), classes.repeat_interleave(torch.tensor(shares, device=classes.device))
 
 
+def joint_means(rows: Rows, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Parts that are means of rows alike in inputs and targets, and zeros for what they predict.
+
+    Args:
+        rows: The rows.
+        count: How many parts, if there are as many rows.
+        generator: Source of the starts.
+    """
+    both = torch.cat([rows.x, rows.target], 1)
+    means = k_means(both, min(count, len(both)), weight=rows.weight, iterations=MEANS_STEPS, generator=generator)
+    return unit_columns(means[:, : rows.x.shape[1]].mT), rows.target.new_zeros(rows.target.shape[1], len(means))
+
+
 def suitable_count(size: int, fewest: int, most: int) -> int:
     """How many parts suit a number of rows: one for every five, but not too few, if there are rows for them.
 
@@ -87,9 +104,22 @@ def equal_shares(sizes: list[int], total: int) -> list[int]:
 
 @torch.no_grad()
 def couple(block: PFCBlock, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, predictions and reconstructions of rows, without gradients and not too many at a time."""
-    parts = [block.couple(chunk) for chunk in x.split(_CHUNK)]  # type: ignore[no-untyped-call]
-    return tuple(torch.cat([getattr(part, name) for part in parts]) for name in ("h", "y", "x"))  # type: ignore[return-value]
+    """Codes, predictions and reconstructions of rows, without gradients; what is NaN in a row counts for nothing."""
+    h = torch.cat([_codes(block, chunk) for chunk in torch.split(x, _CHUNK)])
+    return h, F.linear(h, block.weight_y), F.linear(h, block.weight_x)
+
+
+def _codes(block: PFCBlock, x: Tensor) -> Tensor:
+    gaps = x.isnan()
+    some = gaps.any(1)
+    if not some.any():
+        return block.couple(x).h
+    h = x.new_empty(len(x), block.num_basis)
+    if not some.all():
+        h[~some] = block.couple(x[~some]).h
+    problem = NonnegativeLeastSquares(x[some].nan_to_num(nan=0.0), block.weight_x.detach(), block.l1, mask=~gaps[some])
+    h[some] = solve(problem, block.solver).h
+    return h
 
 
 @torch.no_grad()

@@ -10,11 +10,9 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from torchpfc.nmf import k_means
-from torchpfc.nmf.normalization import unit_columns
-from torchpfc.sklearn.base import DTYPES
-from torchpfc.sklearn.learning import MEANS_STEPS, couple, readout, suitable_count
-from torchpfc.sklearn.rows import Array, Rows, check_weights
+from torchpfc.sklearn.base import DTYPES, LENIENT
+from torchpfc.sklearn.learning import couple, joint_means, readout, suitable_count
+from torchpfc.sklearn.rows import Array, Rows, check_weights, dense
 from torchpfc.sklearn.supervised import SupervisedPFC
 
 _MOST_PARTS = 100
@@ -35,9 +33,14 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
         n_components: How many parts; fewer where there are fewer examples. `"auto"` is one for every five examples, 20
             to 100 where there are enough of them.
         nonnegative: Whether parts and what they add are non-negative (NMF) or free (semi-NMF). `"auto"` is the former
-            where no entry of X is negative.
+            where no entry of X is negative and features have a common scale.
         fit_intercept: Whether inputs get one more feature, a constant. Without it, predictions less the base are
             proportional to the size of an input. `"auto"` adds it.
+        scale: `"features"` brings each feature to a scale of its own, by its median and quartiles, so that tables need
+            no scaler; the parts stay in the units of the table. `"common"` divides all by one number: for images and
+            counts. None takes them as they are. `"auto"` is `"features"`, unless there are 16 features or more that
+            vary, none is ever negative, and they are alike in size: three in four reach half the largest value, or half
+            of all entries are zero and no feature reaches more than 100 times what is usual.
         l1: Weight of the sum of h in what h minimizes, for inputs scaled to a size of 1; makes explanations short.
         reconstruction: What the error of the reconstruction counts in learning, where that of the prediction, scaled to
             a standard deviation of 1, counts 1.
@@ -47,8 +50,9 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
         batch_size: Examples in a step; `"auto"` is 200.
         early_stopping: Whether to stop when the error of the rows held out no longer falls, and to go back to where it
             was smallest.
-        validation_fraction: Rows to hold out. They calibrate recognition as well, and the estimator keeps up to 1,000
-            of them. Where they would be fewer than 5, all rows are learned from and used for this.
+        validation_fraction: Rows to hold out. They calibrate
+            recognition as well, and the estimator keeps up to 1,000 of them. Where they would be fewer than 5, all rows
+            are learned from and used for this.
         n_iter_no_change: Epochs without a smaller error after which to stop.
         tol: How much smaller it must be, relatively.
         parts_per_batch: How many parts each call of `partial_fit` adds; `"auto"` is one for every five examples.
@@ -85,7 +89,8 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
             sample_weight: What each example counts. 2 is the same as having it twice.
         """
         self._check_params()
-        X, y = validate_data(self, X, y, dtype=DTYPES, multi_output=True, y_numeric=True)
+        X, y = validate_data(self, X, y, dtype=DTYPES, multi_output=True, y_numeric=True, **LENIENT)
+        X = dense(X)
         weight = check_weights(sample_weight, len(X))
         self._one_output = y.ndim == 1
         self._fit(X, np.asarray(y, dtype=X.dtype).reshape(len(X), -1), weight)
@@ -106,7 +111,8 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
         """
         self._check_params()
         first = not hasattr(self, "block_")
-        X, y = validate_data(self, X, y, dtype=DTYPES, multi_output=True, y_numeric=True, reset=first)
+        X, y = validate_data(self, X, y, dtype=DTYPES, multi_output=True, y_numeric=True, reset=first, **LENIENT)
+        X = dense(X)
         weight = check_weights(sample_weight, len(X))
         raw = np.asarray(y, dtype=X.dtype).reshape(len(X), -1)
         if first:
@@ -125,7 +131,7 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
         Returns:
             An array of shape (n,) or (n, n_outputs), as y was.
         """
-        y = self._couple(X)[2]
+        y = self._couple(X)[2].double()
         base, scale = self._affine()
         predicted = self._numpy(base + scale * y)
         return predicted[:, 0] if self._one_output else predicted
@@ -133,7 +139,8 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
     def _set_targets(self, raw: Array, weight: Array, *, nonnegative: bool) -> None:
         raw = raw.astype(np.float64)
         mean = np.average(raw, axis=0, weights=weight)
-        spread = np.sqrt(np.average((raw - mean) ** 2, axis=0, weights=weight))
+        largest = np.abs(raw - mean).max(0) + np.finfo(np.float64).tiny
+        spread = largest * np.sqrt(np.average(((raw - mean) / largest) ** 2, axis=0, weights=weight))
         self.base_ = raw.min(0) if nonnegative else mean
         self.output_scale_ = np.where(spread > 0, spread, 1.0)
 
@@ -145,9 +152,7 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
     ) -> tuple[Tensor, Tensor]:
         if count is None:
             count = suitable_count(len(rows.x), fewest, _MOST_PARTS)
-        both = torch.cat([rows.x, rows.target], 1)
-        means = k_means(both, min(count, len(both)), weight=rows.weight, iterations=MEANS_STEPS, generator=generator)
-        return unit_columns(means[:, : rows.x.shape[1]].mT), rows.target.new_zeros(rows.target.shape[1], len(means))
+        return joint_means(rows, count, generator)
 
     def _outputs_of_new_parts(self, rows: Rows, weight_y: Tensor, known: int) -> Tensor:
         h, y, _ = couple(self.block_, rows.x)
@@ -158,7 +163,8 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
         return ("y",) if self._one_output else tuple(f"y{k}" for k in range(len(self.base_)))
 
     def _affine(self) -> tuple[Tensor, Tensor]:
-        return self._tensor(self.base_), self._tensor(self.output_scale_)
+        place = self.block_.weight_y.device
+        return torch.tensor(self.base_, device=place), torch.tensor(self.output_scale_, device=place)
 
     def _extra_state(self) -> dict[str, Any]:
         return {

@@ -10,13 +10,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchpfc.continual.scaling import Scale, Sketch
+
 Array = NDArray[Any]
 
 FEWEST_HELD_OUT = 5
 """Fewer rows than these say nothing of a distribution, so none are held out."""
 
+ENOUGH_HELD_OUT = 100
+"""Where fewer are held out, rows that were learned from help to say what is usual."""
+
 MOST_HELD_OUT = 1000
 """How many rows an estimator keeps for calibration at most."""
+
+_SKETCHED = 4000
+"""Rows by which features are scaled."""
 
 
 class Rows(NamedTuple):
@@ -38,48 +46,104 @@ class Rows(NamedTuple):
         """Some of the examples, by number or by a mask."""
         return Rows(*(part[rows.to(part.device)] for part in self))
 
+    def filled(self, guess: Tensor | None = None) -> Rows:
+        """The same without gaps: with a guess, or with the mean of each feature, where an entry is not observed."""
+        gaps = self.x.isnan()
+        if not gaps.any():
+            return self
+        means = self.x.nanmean(0).nan_to_num(nan=0.0)
+        return self._replace(x=self.x.where(~gaps, means if guess is None else guess))
+
     def join(self, other: Rows) -> Rows:
         """These examples, then the others."""
         return Rows(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class InputScale:
     """How inputs are seen by a block: in units in which their size is about 1, and where asked for with a constant.
 
-    A code is proportional to its input. The constant, one more feature with the value 1, lets it know how large the
-    input is.
+    Features that have scales of their own are seen around their centers, in units of their spread. A code is
+    proportional to its input. The constant, one more feature with the value 1, lets it know how large the input is.
 
     Args:
         size: The root mean square of the norms of the examples.
         constant: Whether there is a constant.
+        center: Of each feature; None for a common scale.
+        spread: Of each feature.
     """
 
     size: float
     constant: bool
+    center: Tensor | None = None
+    spread: Tensor | None = None
 
     @classmethod
-    def of(cls, x: Array, weight: Array, *, constant: bool) -> InputScale:
-        """The scale of examples with weights; unobserved features (NaN) count as zeros."""
-        squares = np.square(np.nan_to_num(x, nan=0.0), dtype=np.float64).sum(1)
-        size = float(np.sqrt(np.average(squares, weights=weight)))
-        return cls(size if size > 0 else 1.0, constant)
+    def of(cls, x: Array, weight: Array, *, constant: bool, scale: Scale | None = None) -> InputScale:
+        """The scale of examples with weights; unobserved features (NaN) count as nothing.
+
+        Args:
+            x: The examples.
+            weight: What each counts.
+            constant: Whether there is a constant.
+            scale: Of each feature.
+        """
+        seen = x if scale is None else scale.encode(torch.as_tensor(x)).numpy()
+        largest = float(np.nanmax(np.abs(seen), initial=0.0)) or 1.0
+        squares = np.square(np.nan_to_num(seen, nan=0.0) / largest, dtype=np.float64).sum(1)
+        size = largest * float(np.sqrt(np.average(squares, weights=weight)))
+        parts = (None, None) if scale is None else (scale.center, scale.spread)
+        return cls(size if size > 0 else 1.0, constant, *parts)
 
     def encode(self, x: Tensor) -> Tensor:
         """Inputs as the block sees them."""
+        if self.center is not None and self.spread is not None:
+            x = Scale(self.center.to(x), self.spread.to(x)).encode(x)
         x = x / self.size
         return torch.cat([x, x.new_ones(len(x), 1)], dim=1) if self.constant else x
 
     def decode(self, x: Tensor) -> Tensor:
-        """Rows, or columns turned to rows, in the units of the user, without the constant."""
-        return (x[:, :-1] if self.constant else x) * self.size
+        """Rows, or columns turned to rows, in the units of the user, around the centers and without the constant."""
+        x = (x[:, :-1] if self.constant else x).double() * self.size
+        return x if self.spread is None else x * self.spread.to(x).nan_to_num(posinf=0.0)
+
+    def around_center(self, x: Tensor) -> Tensor:
+        """Inputs in units of the user less the centers, as `decode` gives them."""
+        return x if self.center is None else x - self.center.to(x)
+
+    def restored(self, x: Tensor) -> Tensor:
+        """What `decode` gives, with the centers again."""
+        return x if self.center is None else x + self.center.to(x)
+
+
+def dense(x: Any) -> Array:
+    """An array, also of a sparse one."""
+    array: Array = x.toarray() if hasattr(x, "toarray") else x
+    return array
+
+
+def feature_scale(x: Array, how: str | None, *, around_zero: bool) -> Scale | None:
+    """The scale of each feature that a parameter asks for; None for a common one.
+
+    Args:
+        x: The examples, one per row.
+        how: `"features"`, or `"auto"` for this unless features look like pixels or counts; else none.
+        around_zero: Whether the center is 0, so that nothing becomes negative.
+    """
+    if how not in ("auto", "features"):
+        return None
+    sketch = Sketch.of(torch.as_tensor(x[:: -(-len(x) // _SKETCHED)]).double())
+    if how == "auto" and sketch.in_one_unit():
+        return None
+    scale = Scale.of(sketch)
+    return Scale(torch.zeros_like(scale.center), scale.spread) if around_zero else scale
 
 
 def distinct(x: Array, target: Array, weight: Array) -> tuple[Array, Array, Array]:
     """Each pair of input and target once, with the sum of its weights; those of weight 0 are left out.
 
-    In an order that depends on the pairs alone. So an example with weight 2 is the same as two examples, whatever comes
-    after, and the order of the data does not matter.
+    Sorted by the first feature, then by the second, and so on. So an example with weight 2 is the same as two examples,
+    whatever comes after, and neither the order of the data nor the units of its features matter.
 
     Args:
         x: Inputs, one per row.
@@ -89,13 +153,17 @@ def distinct(x: Array, target: Array, weight: Array) -> tuple[Array, Array, Arra
     Example:
         >>> x = np.array([[3.0], [1.0], [3.0], [2.0]])
         >>> x, target, weight = distinct(x, np.zeros((4, 1)), np.array([1.0, 1.0, 1.0, 0.0]))
-        >>> sorted(zip(x.ravel().tolist(), weight.tolist()))
-        [(1.0, 1.0), (3.0, 2.0)]
+        >>> x.ravel().tolist(), weight.tolist()
+        ([1.0, 3.0], [1.0, 2.0])
     """
     used = weight > 0
     x, target, weight = x[used], target[used], weight[used]
     pairs = np.ascontiguousarray(np.column_stack([x, target.astype(x.dtype)]) + 0.0)  # + 0.0: one zero, not two
-    keys = pairs.view(np.dtype((np.void, pairs.itemsize * pairs.shape[1]))).ravel()
+    # As unsigned numbers with the first byte first, floats compare byte by byte as they do by value.
+    bits = pairs.view(f"u{pairs.itemsize}")
+    sign = bits.dtype.type(1 << (8 * pairs.itemsize - 1))
+    ordered = np.where(bits & sign, ~bits, bits | sign).astype(f">u{pairs.itemsize}")
+    keys = ordered.view(np.dtype((np.void, pairs.itemsize * pairs.shape[1]))).ravel()
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     return x[first], target[first], np.bincount(inverse.ravel(), weights=weight)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.constraints import keep_nonnegative
 from torchpfc.sklearn.base import PFCEstimator
 from torchpfc.sklearn.learning import couple, readout
-from torchpfc.sklearn.rows import Array, InputScale, Rows, distinct, hold_out
+from torchpfc.sklearn.rows import ENOUGH_HELD_OUT, Array, InputScale, Rows, distinct, feature_scale, hold_out
 from torchpfc.training import Batches, BestWeights, EarlyStopping, Scored, fit
 
 FEWEST_PARTS = 20
@@ -28,16 +30,17 @@ class SupervisedPFC(PFCEstimator):
     _: KW_ONLY
     nonnegative: bool | str = "auto"
     fit_intercept: bool | str = "auto"
+    scale: str | None = "auto"
     l1: float = 0.03
     reconstruction: float = 0.1
     inference_steps: int = 50
-    max_iter: int = 20
+    max_iter: int = 500
     learning_rate: float = 3e-3
     batch_size: int | str = "auto"
     early_stopping: bool = True
     validation_fraction: float = 0.1
     n_iter_no_change: int = 5
-    tol: float = 1e-4
+    tol: float = 1e-2
     parts_per_batch: int | str = "auto"
     device: str | torch.device | None = None
     random_state: Any = None
@@ -68,29 +71,33 @@ class SupervisedPFC(PFCEstimator):
         generator = self._generator()
         x, raw, weight = distinct(x, raw, weight)
         nonnegative = self._begin(x, raw, weight)
-        rows = self._rows(x, self._targets(raw), weight, 0)
-        train, kept = hold_out(rows, self._labels(rows), self.validation_fraction, generator)
+        rows = self._rows(x, self._targets(raw), weight, 0, torch.float32)
+        observed, kept = hold_out(rows, self._labels(rows), self.validation_fraction, generator)
+        train = observed.filled()
         count = None if self.n_components == "auto" else int(self.n_components)
         block = self._new_block(*self._find_parts(train, count, FEWEST_PARTS, generator), nonnegative=nonnegative)
+        if train is not observed:  # what is missing becomes what the parts make of the rest
+            train = observed.filled(couple(block, observed.x)[2])
         self._read_out(block, train)
         held = len(rows.x) - len(train.x)
         self._say(f"{len(train.x)} rows to learn from, {held} held out, {block.num_basis} parts")
         self.n_iter_ = self._refine(block, train, kept, generator)
         self._read_out(block, train, kept)
         self._begin_with(block, 0)
+        self._learned_from = self._usual_of(train) if observed is not kept and len(kept.x) < ENOUGH_HELD_OUT else None
         self._keep_held_out(kept, generator, first=True)
 
     def _partial_fit(self, x: Array, raw: Array, weight: Array, batch_id: int | None, *, first: bool) -> None:
         generator = self._generator()
         x, raw, weight = distinct(x, raw, weight)
         if first:
-            nonnegative, dtype, known = self._begin(x, raw, weight), None, 0
+            nonnegative, dtype, known = self._begin(x, raw, weight), torch.float32, 0
         else:
             nonnegative, dtype, known = self.block_.nonnegative, self.block_.weight_x.dtype, self.block_.num_basis
             self._check_sign(torch.tensor(x))
         batch = self._batch_id(batch_id)
         rows = self._rows(x, self._targets(raw), weight, batch, dtype)
-        train, kept = hold_out(rows, self._labels(rows), self.validation_fraction, generator)
+        train, kept = hold_out(rows.filled(), self._labels(rows), self.validation_fraction, generator)
         count = None if self.parts_per_batch == "auto" else int(self.parts_per_batch)
         W_x, W_y = self._find_parts(train, count, 0, generator)
         self._add_parts(W_x, torch.zeros_like(W_y), batch, nonnegative=nonnegative)
@@ -100,9 +107,14 @@ class SupervisedPFC(PFCEstimator):
 
     def _begin(self, x: Array, raw: Array, weight: Array) -> bool:
         """Decides what the first rows decide; says whether parts are non-negative."""
-        nonnegative = not self._signed(x)
+        signed = self._signed(x)
+        scale = feature_scale(x, self.scale, around_zero=self.nonnegative is True)
+        nonnegative = not signed and (scale is None or self.nonnegative is True)
         self._set_targets(raw, weight, nonnegative=nonnegative)
-        self.scale_ = InputScale.of(x, weight, constant=self._constant(signed=not nonnegative))
+        constant = self._constant(signed=not nonnegative)
+        self.scale_ = InputScale(1.0, constant)
+        if self.scale is not None:
+            self.scale_ = InputScale.of(x, weight, constant=constant, scale=scale)
         return nonnegative
 
     def _labels(self, rows: Rows) -> Tensor | None:
@@ -137,7 +149,7 @@ class SupervisedPFC(PFCEstimator):
         def error(y: Tensor, x: Tensor, rows: Rows) -> Tensor:
             errors = (y - rows.target).square().sum(1)
             if self.reconstruction:
-                errors = errors + float(self.reconstruction) * (x - rows.x).square().sum(1)
+                errors = errors + float(self.reconstruction) * (x - rows.x).nan_to_num(nan=0.0).square().sum(1)
             return (rows.weight * errors).sum() / rows.weight.sum()
 
         def objective(model: nn.Module, x: Tensor, numbers: Tensor) -> Scored:
@@ -165,6 +177,13 @@ class SupervisedPFC(PFCEstimator):
                 break
         if self.early_stopping:
             block.load_state_dict(best.values)
+            if epoch == self.max_iter and epoch and not stopping.stopped:
+                warnings.warn(
+                    f"The error of the rows held out was still falling after max_iter={epoch} epochs. Increase it, or "
+                    "set early_stopping=False to take what is there.",
+                    ConvergenceWarning,
+                    stacklevel=4,
+                )
         return epoch
 
     def _constant(self, *, signed: bool) -> bool:
@@ -180,3 +199,4 @@ class SupervisedPFC(PFCEstimator):
         self._check_numbers("l1", "reconstruction", "tol", low=0)
         self._check_numbers("learning_rate", low=0, above=True)
         self._check_numbers("validation_fraction", low=0, high=0.5)
+        self._check_scale()

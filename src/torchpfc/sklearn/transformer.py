@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from torchpfc.nmf import factorize
-from torchpfc.sklearn.base import DTYPES, PFCEstimator
-from torchpfc.sklearn.rows import Array, InputScale, hold_out
+from torchpfc.sklearn.base import PFCEstimator
+from torchpfc.sklearn.rows import Array, InputScale, feature_scale, hold_out
 from torchpfc.solvers import ConvergenceWarning as SolverWarning
 from torchpfc.solvers import nnls
 
@@ -35,6 +35,9 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
             given.
         nonnegative: Whether parts are non-negative (NMF) or free (semi-NMF), for data with negative entries. Amounts
             are never negative.
+        scale: `"common"` minimizes the error in the units of the data; `"features"` brings each feature to a scale of
+            its own first, and around its median where parts may be negative; None takes all as they are, also in what
+            `l1` means; `"auto"` is the second unless features look like pixels or counts, as in `PFCClassifier`.
         l1: Weight of the amounts in what is minimized, for inputs scaled to a size of 1 and parts of norm 1; makes
             codes sparse.
         tol: Stop once the objective falls by less than this, relatively, per iteration, or the parts leave less than
@@ -65,6 +68,7 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
     _: KW_ONLY
     init: str | None = None
     nonnegative: bool = True
+    scale: str | None = "common"
     l1: float = 0.0
     tol: float = 1e-4
     max_iter: int = 200
@@ -78,7 +82,6 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn should know."""
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -106,7 +109,7 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
             The amounts, of shape (n, n_components).
         """
         self._check_params()
-        X = validate_data(self, X, dtype=DTYPES, ensure_all_finite="allow-nan")
+        X = self._checked(X, reset=True)
         start = self._start(X, W, H)
         generator = self._generator()
         self._begin(X)
@@ -141,7 +144,7 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
         """
         self._check_params()
         first = not hasattr(self, "block_")
-        X = validate_data(self, X, dtype=DTYPES, reset=first, ensure_all_finite="allow-nan")
+        X = self._checked(X, reset=first)
         generator = self._generator()
         if first:
             self._begin(X)
@@ -187,10 +190,12 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
     # Inside
 
     def _given(self, X: Any) -> Tensor:
-        check_is_fitted(self)
-        given = self._tensor(validate_data(self, X, dtype=DTYPES, reset=False, ensure_all_finite="allow-nan"))
+        given = super()._given(X)
         self._check_sign(given)
         return given
+
+    def _decoded(self, rows: Tensor) -> Tensor:
+        return super()._decoded(rows).to(rows.dtype)
 
     def _answer(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         h = self._solve(x)
@@ -215,7 +220,10 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
 
     def _begin(self, X: Array) -> None:
         self._signed(X)
-        self.scale_ = InputScale.of(X, np.ones(len(X)), constant=False)
+        scale = feature_scale(X, self.scale, around_zero=self.nonnegative)
+        self.scale_ = InputScale(1.0, False)
+        if self.scale is not None:
+            self.scale_ = InputScale.of(X, np.ones(len(X)), constant=False, scale=scale)
 
     def _factorize(
         self, x: Tensor, count: int, start: tuple[Tensor, Tensor] | None, generator: torch.Generator
@@ -276,6 +284,7 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
         self._check_numbers("max_iter", integer=True, low=1)
         self._check_numbers("l1", "tol", low=0)
         self._check_numbers("validation_fraction", low=0, high=0.5)
+        self._check_scale()
 
     def output_names(self) -> tuple[str, ...]:
         """None: a transformer predicts nothing."""

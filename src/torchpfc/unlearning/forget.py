@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchpfc.continual import ContinualPFC
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.recording import named_blocks
 from torchpfc.optim.ledger import Ledger, merged
@@ -84,6 +85,9 @@ def forget(
         _forget_in_block(block, columns[name], how, optimizer, generator)
         if codes is not None:
             _forget_codes(codes, name, block.solver.floor, columns[name], rows, removed=how == "remove")
+    for module in model.modules():
+        if isinstance(module, ContinualPFC):
+            module.columns_forgotten(every, removed=how == "remove")
     if how == "remove":
         ledger.columns_removed(every)
     else:

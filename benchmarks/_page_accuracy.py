@@ -1,0 +1,186 @@
+"""What the page on accuracy says of each result file."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from _page_words import Data, Told, grid, listed, paragraphs, sentences, significant
+
+TABLE_MODELS = {
+    "pfc": "ours",
+    "pfc scaled": "ours, scaled",
+    "linear": "linear",
+    "knn": "nearest neighbours",
+    "mlp": "MLP",
+    "boosting": "gradient boosting",
+    "ebm": "EBM",
+}
+SCALED = "pfc scaled"
+"""Beside the others, and not compared with them: the same model with a scaler in front."""
+
+
+def tell_tables(data: Data) -> Told:
+    """What `tables.py` found."""
+    sets = data["data"]
+    rows = []
+    for name, found in sets.items():
+        kind = f"{found['classes']} classes" if found["classes"] else "numbers"
+        means = [_mean(found["scores"].get(model)) for model in TABLE_MODELS]
+        rows.append([name, f"{found['rows']:,} x {found['features']}, {kind}", *map(_percent, means)])
+    compared = [model for model in TABLE_MODELS if model != SCALED]
+    ranks = mean_ranks([{model: _mean(found["scores"].get(model)) for model in compared} for found in sets.values()])
+    rows.append(["mean rank", "", *(f"{ranks[model]:.2f}" if model in ranks else "" for model in TABLE_MODELS)])
+    short = [name for name, found in sets.items() if shortfall(found["scores"]["pfc"], found["scores"][SCALED])]
+    text = paragraphs(
+        f"{len(sets)} tables, of which at most {data['most_rows']:,} rows are taken; the mean over n = {data['folds']}"
+        " folds, the same for all. Accuracy for classes and R² for numbers, in percent. Every model has its default"
+        " settings; only the explainable boosting machine (EBM) is a mean of 4 models, not of 14, and without pairs of"
+        " features where there are more than two classes. The linear model (logistic regression or ridge), nearest"
+        " neighbours and the MLP stand behind a `StandardScaler`; ours, gradient boosting and the EBM see the numbers"
+        " as they are.",
+        grid(["set", "rows x features", *TABLE_MODELS.values()], rows, words=2),
+        sentences(
+            f"Ranks are means over the tables that all {len(ranks)} were fitted to; 1 is the best.",
+            _behind(ranks),
+            "A scaler in front should not be needed: without it we want at most a point less, or one standard error of"
+            " the difference over folds where that is more.",
+            f"That is missed on {listed(short)}." if short else "That holds on every table.",
+        ),
+    )
+    return Told(text, [])
+
+
+def mean_ranks(sets: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+    """The mean rank of each model over the sets that all of them have a score of; equal scores share their ranks.
+
+    Example:
+        >>> mean_ranks([{"a": 90.0, "b": 80.0}, {"a": 70.0, "b": 70.0}, {"a": 1.0, "b": None}])
+        {'a': 1.25, 'b': 1.75}
+    """
+    whole = [scores for scores in sets if None not in scores.values()]
+    ranks: dict[str, list[float]] = {}
+    for scores in whole:
+        for model, own in scores.items():
+            better = sum(other > own for other in scores.values())
+            equal = sum(other == own for other in scores.values())
+            ranks.setdefault(model, []).append(better + (equal + 1) / 2)
+    return {model: statistics.mean(found) for model, found in ranks.items()}
+
+
+def shortfall(raw: Sequence[float], scaled: Sequence[float]) -> bool:
+    """Whether scores are lower than others by more than a point, and than the standard error of the difference.
+
+    Example:
+        >>> shortfall([90, 91, 92], [92, 93, 94]), shortfall([90, 91, 92], [90, 92, 93]), shortfall([5, 0], [0, 5])
+        (True, False, False)
+    """
+    difference = [b - a for a, b in zip(raw, scaled, strict=True)]
+    error = statistics.stdev(difference) / math.sqrt(len(difference))
+    return statistics.mean(difference) > max(1.0, error)
+
+
+def _behind(ranks: Mapping[str, float]) -> str:
+    if not {"pfc", "mlp"} <= ranks.keys():
+        return ""
+    place = "not behind" if ranks["pfc"] <= ranks["mlp"] else "behind"
+    return f"Ours has a mean rank of {ranks['pfc']:.2f}, {place} that of the MLP ({ranks['mlp']:.2f})."
+
+
+LEARNERS = {
+    "ours": "`ContinualPFC` with a read-out",
+    "nearest mean": "nearest mean",
+    "lda": "streaming LDA",
+    "random features": "random features and ridge",
+    "logistic regression": "logistic regression, all at once",
+}
+INTENT_SETS = {"clinc150": "CLINC150", "banking77": "Banking77"}
+
+
+def tell_intents(data: Data) -> Told:
+    """What `intents.py` found."""
+    parts = []
+    for name, kinds in data["data"].items():
+        sizes = kinds["sizes"]
+        for inputs, learners in kinds.items():
+            if inputs == "sizes":
+                continue
+            heads = ["learner", "test, %", "validation, %", "MB kept", "s to teach all", "ms to ask one"]
+            outside = any("out_of_scope_auroc" in found for found in learners.values())
+            rows = []
+            for key, found in learners.items():
+                row = [LEARNERS[key], _percent(found["test"]), _percent(found["valid"])]
+                spent = found["bytes"] / 1e6, found["teach_seconds"], 1e3 * found["ask_seconds"] / sizes["test"]
+                row += map(significant, spent)
+                rows.append([*row, f"{found['out_of_scope_auroc']:.3f}"] if outside else row)
+            heads += ["AUROC out of scope"] if outside else []
+            parts += [f"**{INTENT_SETS[name]}, {inputs}**", grid(heads, rows, words=1)]
+    counts = [f"{kinds['sizes']['classes']} in {INTENT_SETS[name]}" for name, kinds in data["data"].items()]
+    text = paragraphs(
+        "Classes come one at a time, alphabetically, and no sentence is kept or shown again. Of intents there are"
+        f" {listed(counts)}. Embeddings are those of `wordllama`, with 256 numbers; the n-grams are words and pairs of"
+        " words, hashed to"
+        " 4,096 numbers. Our read-out compares embeddings with 6,000 word vectors. Settings are chosen on validation"
+        " sentences, and the accuracy is that of n = 1 run on the test sentences. The joint logistic regression sees"
+        " all classes at once: it is what there is to reach.",
+        *parts,
+    )
+    return Told(text, [])
+
+
+STREAM_LEARNERS = {
+    "pfc": "ours",
+    "hoeffding tree": "Hoeffding tree",
+    "adaptive random forest": "adaptive random forest",
+    "naive bayes": "naive Bayes",
+    "class before": "the class before",
+}
+
+
+def tell_streams(data: Data) -> Told:
+    """What `streams.py` found."""
+    rows = []
+    for name, found in data["data"].items():
+        accuracies = [_percent(found[learner]["accuracy"] if learner in found else None) for learner in STREAM_LEARNERS]
+        ours = found.get("pfc")
+        spent = [significant(1e3 * ours[key]) if ours else "" for key in ("first_seconds", "last_seconds")]
+        rows.append([name, f"{next(iter(found.values()))['examples']:,}", *accuracies, *spent])
+    heads = ["stream", "examples", *STREAM_LEARNERS.values(), "ms at first", "ms at last"]
+    text = paragraphs(
+        f"Each example is asked about first and shown then. Accuracy in percent over all but the first"
+        f" {data['unjudged']}, n = 1 run; ours may have {data['max_parts']} parts. The last columns are milliseconds"
+        f" of ours for one example: the mean of {data['unjudged']}, after the first {data['unjudged']} and at the end.",
+        grid(heads, rows, words=1),
+    )
+    return Told(text, [])
+
+
+def tell_estimators(data: Data) -> Told:
+    """What `estimators.py` found."""
+    rows = []
+    for name, found in data["data"].items():
+        low, high = found["interval"]
+        scores = [_percent(found[kind]) for kind in ("pfc", "mlp")]
+        rows.append([name, *scores, f"{found['difference']:+.2f} ({low:+.2f} to {high:+.2f})"])
+    staged = data["class_by_class"]
+    text = paragraphs(
+        f"The mean accuracy in percent over n = {data['folds'] * data['repeats']} splits: {data['folds']} folds,"
+        f" {data['repeats']} times. Size and penalty of the perceptron are chosen in each split; the classifier has its"
+        " default settings. Both stand behind the same scaler. The interval"
+        " allows for splits that share examples (Nadeau and Bengio, 2003).",
+        grid(
+            ["data", "`PFCClassifier`", "tuned `MLPClassifier`", "difference, 95 % interval"], rows, words=1, remarks=1
+        ),
+        f"Shown the digits one class after another by `partial_fit`, the classifier knows {staged['pfc']:.1f} % of the"
+        f" test digits at the end, and the perceptron, which is shown each class 20 times, {staged['mlp']:.1f} %.",
+    )
+    return Told(text, [])
+
+
+def _mean(scores: Sequence[float] | None) -> float | None:
+    return None if scores is None else statistics.mean(scores)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

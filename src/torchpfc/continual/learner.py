@@ -1,0 +1,769 @@
+"""A model that learns classes one after another, from their own examples alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from torchpfc.continual.portion import Portion, mean_parts
+from torchpfc.continual.readout import RidgeReadout
+from torchpfc.continual.scaling import Scale, Sketch
+from torchpfc.nmf.parts import make_parts
+from torchpfc.nn.block import PFCBlock
+from torchpfc.optim.ledger import Ledger
+from torchpfc.solvers import FISTA, NonnegativeLeastSquares, Solver, solve
+from torchpfc.solvers.checks import check_at_least_one
+from torchpfc.solvers.descent import estimate_lipschitz
+
+_ROWS_AT_ONCE = 1000
+_PORTIONS = "portions."
+_SAME = 1e-6
+"""Parts of norm 1 that differ from an example by no more than this are copies of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class ConeCoupling:
+    r"""Scores of classes as sums over parts: $y_c = b_c + \sum_{r \in c} g_r$.
+
+    Shape:
+        - y, base: $(n, k)$
+        - h, gain: $(n, r)$
+    """
+
+    y: Tensor
+    """The scores."""
+    h: Tensor
+    """How much of each part its class takes to explain the input."""
+    gain: Tensor
+    r"""What each part adds to the score of its class, $h_r (2 w_r^\top x - w_r^\top W_c h_c - 2 l_1)$."""
+    base: Tensor
+    """What the read-out adds; zeros without one."""
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What `ContinualPFC.forget` did."""
+
+    batches: tuple[Hashable, ...]
+    """The batches that are gone."""
+    num_columns: int
+    """How many parts went with them."""
+
+
+class ContinualPFC(nn.Module):
+    r"""Learns classes one after another: each gets parts of its own, and a batch can be taken out as if never seen.
+
+    The parts of a class are means of similar examples of it (k-means), refined by a few passes of a factorization of
+    them all, and scaled to norm 1. An input belongs to the class whose parts explain it best, each class by itself:
+
+    $$\hat c = \arg\min_c \min_{h \ge 0} \tfrac12 \|x - W_c h\|^2 + l_1 \sum_r h_r$$
+
+    So nothing has to be seen twice, no step changes an old part, and the number of classes need not be known.
+
+    What a batch leaves behind depends on that batch alone: parts and, where they are needed, a sketch of how its
+    features are distributed and sums for a read-out. Whatever speaks of all batches, such as scales, is computed from
+    these in the order in which they came. So `forget` gives, bit for bit, the model that never saw the batch. The
+    exceptions are batches that share parts, by `max_parts` or `wait`; `inexact` lists them.
+
+    None of the parts is a copy of an example, unless all examples of its class in a batch are the same, as where there
+    is one alone: `copies` lists these, and `wait` avoids them.
+
+    All parts together are the columns of one `PFCBlock`, with one-hot columns of `weight_y`: they can be looked at, a
+    `Ledger` knows which examples each was made of, and `torchpfc.forget` removes them. Arrays and lists do as well as
+    tensors, and NaN says that an entry is not observed.
+
+    Args:
+        in_features: Size of the input.
+        num_classes: How many classes there may be; None for as many as are shown.
+        columns_per_class: Parts that `learn` adds for each class it is shown, unless told otherwise.
+        l1: Weight of the sum of h, for inputs of norm 1.
+        power: Inputs are raised to this power first; less than 1 makes bright pixels count less.
+        refine: Passes of the factorization, with the same `l1`; 0 keeps the means. Only with a common scale.
+        views: Gives several looks at inputs, such as `Shifts`. A class explains an input as well as the look that it
+            explains best. Parts are made of the inputs as they are.
+        solver: How h is found.
+        scale: `"common"` takes features as they are: images, counts, embeddings. `"features"` brings each to a scale of
+            its own, around its median, for tables. Where there are signs, each feature becomes two, what is above zero
+            and what is below. `"auto"` is the former for features that look like pixels or counts: 16 or more, never
+            negative and alike in size (`Sketch.in_one_unit`).
+        read_out: Adds the scores of a linear read-out of fixed features, from sums that are kept by batch.
+        max_parts: How many parts there may be, but one for each class; beyond that the two most alike of the class with
+            most parts become one. Bounds memory, and the time that a call takes.
+        wait: Whether a class waits for its second example before it gets a part. The first is kept until then.
+        device: Where the weights live.
+        dtype: Their type.
+
+    Shape:
+        - x: $(*, \text{in_features})$
+        - y: $(*, \text{num_classes})$, for each class the share of the input that its parts explain, from 0 to 1, and
+          what the read-out adds
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> model = ContinualPFC(8, 2, columns_per_class=3)
+        >>> zeros, ones = torch.rand(20, 8, generator=generator).chunk(2)
+        >>> zeros[:, :4], ones[:, 4:] = 0, 0
+        >>> model.learn(zeros, torch.zeros(10).long(), batch="monday")
+        {0: range(0, 3)}
+        >>> model.learn(ones, torch.ones(10).long(), batch="tuesday")
+        {1: range(3, 6)}
+        >>> model(torch.cat([zeros, ones])).argmax(-1).tolist() == [0] * 10 + [1] * 10
+        True
+        >>> model.forget(["monday"])
+        Forgotten(batches=('monday',), num_columns=3)
+    """
+
+    block: PFCBlock | None
+    _anchor: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int | None = None,
+        *,
+        columns_per_class: int = 135,
+        l1: float = 0.2,
+        power: float = 0.5,
+        refine: int = 5,
+        views: Callable[[Tensor], Tensor] | None = None,
+        solver: Solver | None = None,
+        scale: Literal["common", "features", "auto"] = "common",
+        read_out: RidgeReadout | None = None,
+        max_parts: int | None = None,
+        wait: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_at_least_one(in_features=in_features, columns_per_class=columns_per_class)
+        check_at_least_one(num_classes=num_classes, max_parts=max_parts)
+        if not l1 >= 0:
+            raise ValueError(f"l1 must be non-negative, got {l1}")
+        if not power > 0:
+            raise ValueError(f"power must be positive, got {power}")
+        if refine < 0:
+            raise ValueError(f"refine must be at least 0, got {refine}")
+        if scale not in ("common", "features", "auto"):
+            raise ValueError(f"scale must be 'common', 'features' or 'auto', got {scale!r}")
+        self.in_features, self.columns_per_class = in_features, columns_per_class
+        self.l1, self.power, self.refine, self.views = l1, power, refine, views
+        self.solver = FISTA(max_iter=100) if solver is None else solver
+        self.scale, self.read_out, self.max_parts, self.wait = scale, read_out, max_parts, wait
+        self.block = None
+        self._announced = num_classes
+        self._portions: list[Portion] = []
+        self._names: dict[Hashable, None] = {}
+        self._scale: Scale | None = None
+        self._signed = False
+        self._read_out_weight: Tensor | None = None
+        self._stacked: tuple[tuple[int, int], list[_Stack]] | None = None
+        # Says where the model lives while there is no part yet.
+        self.register_buffer("_anchor", torch.empty(0, device=device, dtype=dtype), persistent=False)
+
+    # What it knows
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there may be, or are where nobody said it."""
+        seen = max((portion.label for portion in self._portions), default=-1) + 1
+        return seen if self._announced is None else self._announced
+
+    @property
+    def num_basis(self) -> int:
+        """Number of parts of all classes together."""
+        return 0 if self.block is None else self.block.num_basis
+
+    @property
+    def owners(self) -> Tensor:
+        """The class of each part; -1 for parts that were forgotten."""
+        if self.block is None:
+            return torch.empty(0, dtype=torch.int64)
+        used = self.block.weight_x.detach().any(0)
+        return torch.where(used, self.block.weight_y.detach().argmax(0), -1)
+
+    @property
+    def portions(self) -> tuple[Portion, ...]:
+        """What each batch has left of each class, in the order in which they came."""
+        return tuple(self._portions)
+
+    @property
+    def batches(self) -> tuple[Hashable, ...]:
+        """The batches that were learned from, in the order in which they came."""
+        return tuple(self._names)
+
+    @property
+    def inexact(self) -> tuple[Hashable, ...]:
+        """The batches that share parts with others, so that they cannot be forgotten without those."""
+        shared = (portion.batches for portion in self._portions if len(portion.batches) > 1)
+        return tuple(dict.fromkeys(batch for batches in shared for batch in batches))
+
+    @property
+    def copies(self) -> tuple[int, ...]:
+        """The columns that are the same as an example."""
+        flags = [portion.copies for portion in self._portions]
+        return tuple(torch.cat(flags).nonzero()[:, 0].tolist()) if flags else ()
+
+    def parts_of(self, c: int) -> Tensor:
+        """The parts of a class as the model sees them, one per column.
+
+        Args:
+            c: The class.
+        """
+        if self.block is None:
+            return self._anchor.new_empty(self.in_features, 0)
+        return self.block.weight_x.detach()[:, self.owners == c]
+
+    # Learning and forgetting
+
+    @torch.no_grad()
+    def learn(
+        self,
+        x: Tensor | ArrayLike,
+        label: Tensor | ArrayLike,
+        *,
+        weight: Tensor | None = None,
+        count: int | None = None,
+        batch: Hashable = None,
+        ledger: Ledger | None = None,
+        rows: Iterable[int] | Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> dict[int, range]:
+        """Adds parts for every class of some examples; those that are there stay as they are.
+
+        Call it once for all examples of a class, or for each portion of them that arrives: then parts are added for
+        each portion, and depend on that portion alone. A call that fails changes nothing.
+
+        Args:
+            x: The examples.
+            label: Their classes, numbers from 0 on.
+            weight: What each example counts in its part.
+            count: Parts for each class, by default `columns_per_class`; at most one for every two examples.
+            batch: The name under which `forget` knows these examples, anything that can be a key of a dict; a free
+                number by default.
+            ledger: Is told which parts were made of which examples, as one batch for each class.
+            rows: The numbers of the examples, for the ledger.
+            generator: Its seed decides where k-means starts; how much it has been used makes no difference.
+
+        Returns:
+            The columns that each class has gained; no columns where a class waits, and where parts became fewer.
+        """
+        x, label = self._examples(x, label)
+        check_at_least_one(count=count)
+        weight = None if weight is None else torch.as_tensor(weight, dtype=x.dtype, device=x.device)
+        if ledger is not None and self.max_parts is not None:
+            raise ValueError("ledger must be None with max_parts, which makes one part of several, got one")
+        numbers = None if rows is None else torch.as_tensor(rows if isinstance(rows, Tensor) else list(rows)).cpu()
+        if numbers is not None and len(numbers) != len(x):
+            raise ValueError(f"rows must number each of the {len(x)} examples, got {len(numbers)} numbers")
+        batch = self._new_batch(batch)
+        portions, gained = list(self._portions), {}
+        seed = 0 if generator is None else generator.initial_seed()
+        for c in torch.unique(label).tolist():
+            own = label == c
+            w = None if weight is None else weight[own]
+            portions.append(self._learn_class(portions, x[own], c, w, count, batch, seed))
+            start = sum(portion.count for portion in portions[:-1])
+            gained[c] = range(start, start + portions[-1].count)
+        total = sum(portion.count for portion in portions)
+        portions = self._fewer(portions)
+        self._replace(portions, self._names | {batch: None})
+        if sum(portion.count for portion in portions) < total:
+            gained = dict.fromkeys(gained, range(0))
+        if ledger is not None:
+            for c, columns in gained.items():
+                ledger.record(ledger.next_id, columns, None if numbers is None else numbers[(label == c).cpu()])
+        return gained
+
+    @torch.no_grad()
+    def forget(self, batches: Iterable[Hashable], *, keep_columns: bool = False) -> Forgotten:
+        """Takes batches out: what is left is, bit for bit, the model that never saw them.
+
+        Args:
+            batches: Their names. Batches that share parts can only be taken out together.
+            keep_columns: Whether their columns stay, as zeros, so that the numbers of the others do too.
+        """
+        asked = dict.fromkeys(_names(batches))
+        if unknown := [batch for batch in asked if batch not in set(self.batches)]:
+            raise ValueError(f"batches must have been learned from, got {unknown[0]!r}")
+        gone = [portion for portion in self._portions if asked.keys() & set(portion.batches)]
+        for portion in gone:
+            if others := [batch for batch in portion.batches if batch not in asked]:
+                raise ValueError(
+                    f"batches must name all that share a part, got {next(iter(asked))!r} without {others[0]!r} "
+                    f"({len(others)} in all); `inexact` lists such batches"
+                )
+        empty = [portion.emptied() if portion in gone else portion for portion in self._portions]
+        self._replace(empty if keep_columns else [portion for portion in self._portions if portion not in gone])
+        return Forgotten(tuple(asked), sum(portion.count for portion in gone))
+
+    @torch.no_grad()
+    def relabel(self, labels: Sequence[int], num_classes: int | None) -> None:
+        """Gives classes other numbers.
+
+        Args:
+            labels: The new number of each class, by its old one.
+            num_classes: How many classes there may be from now on.
+        """
+        portions = [p if p.label < 0 else replace(p, label=labels[p.label]) for p in self._portions]
+        self._announced = num_classes
+        self._replace(portions, self._names)
+
+    @torch.no_grad()
+    def columns_forgotten(self, columns: Iterable[int], *, removed: bool) -> None:
+        """Follows `torchpfc.forget`, which has emptied or removed columns of the block: their portions go as a whole.
+
+        Args:
+            columns: The numbers that the columns had before.
+            removed: Whether they are gone, rather than empty.
+        """
+        gone, start, kept = set(columns), 0, []
+        for portion in self._portions:
+            own = range(start, start + portion.count)
+            start += portion.count
+            if gone.isdisjoint(own):
+                kept.append(portion)
+            elif removed:
+                rest = torch.tensor([c not in gone for c in own], device=portion.parts.device)
+                if rest.any():
+                    kept.append(portion.emptied().select(rest))
+            else:
+                kept.append(portion.emptied())
+        self._replace(kept)
+
+    # Asking
+
+    def forward(self, x: Tensor | ArrayLike) -> Tensor:
+        """The scores of each class."""
+        x = self._inputs(x)
+        flat = x.reshape(-1, self.in_features)
+        y = torch.cat([self._scores(rows) for rows in torch.split(flat, _ROWS_AT_ONCE)])
+        return y.view(*x.shape[:-1], self.num_classes)
+
+    @torch.no_grad()
+    def couple(self, x: Tensor | ArrayLike) -> ConeCoupling:
+        """The scores of each class, and the parts that they come from.
+
+        Args:
+            x: Inputs, of shape (n, in_features).
+        """
+        flat = self._inputs(x).reshape(-1, self.in_features)
+        h = self._anchor.new_zeros(len(flat), self.num_basis)
+        gain, base = torch.zeros_like(h), self._base(flat)
+        y = base.clone()
+        for classes in self._stacks():
+            codes, gains, objectives = [], [], []
+            for problem in self._problems(flat, classes.W):
+                code = solve(problem, self.solver, lipschitz=classes.L).h
+                # By x W + rest W = 2 x W - h W^T W the gains of a class add up to 1 - 2 objective, whatever h is.
+                slope = (problem.x + problem.residual(code)) @ classes.W
+                codes.append(code)
+                gains.append(code * (slope - 2 * self.l1))
+                objectives.append(problem.objective(code))
+            best = torch.stack(objectives).argmin(0)  # (classes, n)
+            rows = torch.arange(len(flat), device=h.device)
+            for place, (c, columns) in enumerate(zip(classes.labels, classes.columns, strict=True)):
+                h[:, columns] = torch.stack(codes)[best[place], place, rows][:, : len(columns)]
+                gain[:, columns] = torch.stack(gains)[best[place], place, rows][:, : len(columns)]
+                y[:, c] += gain[:, columns].sum(1)
+        return ConeCoupling(y, h, gain, base)
+
+    @property
+    def means(self) -> Tensor:
+        r"""The parts in units of the input, one per row; where the scale is common, up to a factor for each.
+
+        Shape:
+            - the result: $(r, \text{in_features})$
+        """
+        if not self._portions:
+            return self._anchor.new_empty(0, self.in_features)
+        if self.scale != "common":
+            return torch.cat([portion.parts for portion in self._portions], 1).mT
+        return self._unsplit(self._columns(self._portions, None, signed=self._signed).mT)
+
+    def reconstruct(self, x: Tensor | ArrayLike) -> Tensor:
+        """What the parts of the class that explains an input best make of it, in units of the input.
+
+        Args:
+            x: Inputs, of shape (n, in_features).
+        """
+        flat = self._inputs(x).reshape(-1, self.in_features)
+        seen = self._unsplit(self.explained(self.couple(flat))).to(flat)
+        scaled = flat if self._scale is None else F.pad(self._scale.encode(flat), (0, 1), value=1.0)
+        own = self._unsplit(self.prepare(flat)).to(flat)  # by what factor an input was brought to its size
+        factor = scaled.abs().nan_to_num(nan=0.0).amax(1) / own.abs().amax(1).clamp(min=torch.finfo(own.dtype).tiny)
+        seen = seen * factor.unsqueeze(1)
+        return seen if self._scale is None else self._scale.decode(seen[:, :-1])
+
+    def explained(self, coupling: ConeCoupling) -> Tensor:
+        """The reconstructions by the class that explains each input best, as the parts see inputs.
+
+        Args:
+            coupling: What `couple` gave.
+        """
+        return F.linear(self.by_answer(coupling), self._weight())
+
+    def by_answer(self, coupling: ConeCoupling) -> Tensor:
+        """The codes with those of all classes but the answer set to 0.
+
+        Args:
+            coupling: What `couple` gave.
+        """
+        return coupling.h * (self.owners.to(coupling.h.device) == coupling.y.argmax(1, keepdim=True))
+
+    def _weight(self) -> Tensor:
+        return self._anchor.new_empty(self.in_features, 0) if self.block is None else self.block.weight_x.detach()
+
+    def _unsplit(self, seen: Tensor) -> Tensor:
+        """What is above zero less what is below, without the power."""
+        above, below = seen.chunk(2, 1) if self._signed else (seen, torch.zeros_like(seen))
+        return above.pow(1 / self.power) - below.pow(1 / self.power)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Inputs as the parts see them: raised to a power, and of norm 1, so that l1 means the same for all."""
+        return self._prepare(x, self._scale, signed=self._signed)
+
+    def extra_repr(self) -> str:
+        """The sizes and settings shown when a model is printed."""
+        sizes = f"in_features={self.in_features}, num_classes={self.num_classes}, num_basis={self.num_basis}"
+        return f"{sizes}, l1={self.l1}, power={self.power}, scale={self.scale!r}, solver={self.solver}"
+
+    # Inputs
+
+    def _inputs(self, x: Tensor | ArrayLike) -> Tensor:
+        """Inputs as a tensor of floating-point numbers, in their own precision."""
+        tensor = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+        if not tensor.ndim or tensor.shape[-1] != self.in_features:
+            raise ValueError(f"x must have shape (..., {self.in_features}), got {tuple(tensor.shape)}")
+        return tensor.to(self._anchor.device, tensor.dtype if tensor.is_floating_point() else self._anchor.dtype)
+
+    def _examples(self, x: Tensor | ArrayLike, label: Tensor | ArrayLike) -> tuple[Tensor, Tensor]:
+        """Examples and their classes, checked."""
+        x = self._inputs(x)
+        label = (label if isinstance(label, Tensor) else torch.as_tensor(np.asarray(label))).to(x.device)
+        if x.ndim != 2 or not len(x):
+            raise ValueError(f"x must have shape (n, {self.in_features}) with n at least 1, got {tuple(x.shape)}")
+        if label.shape != x.shape[:1]:
+            raise ValueError(f"label must have shape {tuple(x.shape[:1])} to match x, got {tuple(label.shape)}")
+        if label.is_floating_point() or label.dtype == torch.bool:
+            raise TypeError(f"label must be whole numbers, got {label.dtype}")
+        lowest, highest = int(label.min()), int(label.max())
+        if lowest < 0 or (self._announced is not None and highest >= self._announced):
+            most = "" if self._announced is None else f" to {self._announced - 1}"
+            wrong = lowest if lowest < 0 else highest
+            raise ValueError(f"label must be from 0{most or ' on'}, got {wrong}")
+        if x.isinf().any():
+            raise ValueError("x must be finite, or NaN where it is not observed, got an infinite entry")
+        return x, label
+
+    def _prepare(self, x: Tensor, scale: Scale | None, *, signed: bool) -> Tensor:
+        """Inputs of shape (n, m) as parts see them that were made with such settings; zeros where not observed."""
+        if scale is not None:
+            x = F.pad(scale.encode(x), (0, 1), value=1.0)  # the constant lets a code know how large the input is
+        size = x.abs().nan_to_num(nan=0.0)
+        # Sizes relative to the largest: no power or square can then leave the range of the type.
+        size = size / size.amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+        size = size.to(self._anchor.dtype)
+        size = size if self.power == 1 else size.pow(self.power)
+        size = F.normalize(size, dim=-1, eps=torch.finfo(size.dtype).tiny)
+        above = size.where(x > 0, 0.0)
+        return torch.cat([above, size.where(x < 0, 0.0)], -1) if signed else above
+
+    # Learning
+
+    def _new_batch(self, batch: Hashable) -> Hashable:
+        """A name that no batch has."""
+        if batch is None:
+            number = len(self._names)
+            while number in self._names:
+                number += 1
+            return number
+        try:
+            used = batch in self._names
+        except TypeError:
+            raise TypeError(f"batch must be hashable, got {batch!r}") from None
+        if used:
+            raise ValueError(f"batch must be a new name, got {batch!r}, which was learned from; forget it first")
+        return batch
+
+    def _learn_class(
+        self,
+        portions: list[Portion],
+        x: Tensor,
+        c: int,
+        weight: Tensor | None,
+        count: int | None,
+        batch: Hashable,
+        seed: int,
+    ) -> Portion:
+        """What the examples of one class leave behind; one that waited for them leaves the other portions."""
+        batches: tuple[Hashable, ...] = (batch,)
+        for place, portion in enumerate(portions):
+            if portion.label == c and portion.waiting is not None:
+                x, batches = torch.cat([portion.waiting.to(x), x]), (*portion.batches, batch)
+                weight = None if weight is None else F.pad(weight, (1, 0), value=1.0)
+                del portions[place]
+                break
+        if self.wait and len(x) == 1:
+            nothing = x.new_empty(0)
+            return Portion(batches, c, x.new_empty(self.in_features, 0), nothing, nothing.bool(), waiting=x)
+        generator = torch.Generator().manual_seed(seed)
+        count = min(count or self.columns_per_class, max(1, len(x) // 2))
+        sketch: Sketch | None = None
+        if self.scale != "common":
+            sketch = Sketch.of(x, weight)
+            scale = self._scale_by(sketch)
+            seen = self._prepare(x, scale, signed=True)
+            parts, counts = mean_parts(x, seen, count, weight=weight, generator=generator)
+            columns = self._prepare(parts.mT, scale, signed=True).mT
+        else:
+            seen = self._prepare(_filled(x), None, signed=bool((x < 0).any()))
+            parts = make_parts(
+                seen,
+                count,
+                weight=None if weight is None else weight.to(seen),
+                copies=False,
+                refine=self.refine if len(x) > 1 else 0,
+                l1=self.l1,
+                solver=self.solver,
+                generator=generator,
+            )
+            counts = parts.new_full((count,), float(len(x) if weight is None else weight.sum()) / count)
+            columns = parts
+        copies = (seen @ columns).amax(0) >= 1 - _SAME
+        factor = sums = None
+        if self.read_out is not None:
+            given = x.nan_to_num(nan=0.0)
+            factor, sums = self.read_out.factor(given, weight), self.read_out.sums(given, weight)
+        return Portion(batches, c, parts, counts, copies, sketch, factor, sums)
+
+    def _fewer(self, portions: list[Portion]) -> list[Portion]:
+        """Portions with no more parts than there may be: the two most alike of the class with most become one."""
+        counts: dict[int, int] = {}
+        for portion in portions:
+            counts[portion.label] = counts.get(portion.label, 0) + portion.count
+        scale, signed = self._seen_through(portions)
+        while self.max_parts is not None and sum(counts.values()) > self.max_parts:
+            largest = max(counts, key=lambda c: (counts[c], -c))
+            if counts[largest] < 2:
+                break
+            places = [place for place, portion in enumerate(portions) if portion.label == largest and portion.count]
+            W = self._columns([portions[place] for place in places], scale, signed=signed)
+            likeness = (W.mT @ W).masked_fill_(torch.ones_like(W.mT @ W, dtype=torch.bool).tril(), -torch.inf)
+            pair = divmod(int(likeness.argmax()), W.shape[1])
+            column = [(place, k) for place in places for k in range(portions[place].count)]
+            (place, one), (later, two) = column[pair[0]], column[pair[1]]
+            if later != place:
+                two += portions[place].count
+                portions[place] = portions[place].merged(portions.pop(later))
+            portions[place] = portions[place].joined(one, two, unit=self.scale == "common")
+            counts[largest] -= 1
+        return portions
+
+    # What follows from the portions
+
+    def _replace(self, portions: list[Portion], names: dict[Hashable, None] | None = None) -> None:
+        """Puts portions in the place of those that there are: all else is computed first, and changed last."""
+        scale, signed = self._seen_through(portions)
+        labels = [portion.label for portion in portions for _ in range(portion.count)]
+        block = None
+        if labels:
+            W = self._columns(portions, scale, signed=signed)
+            outputs = max(max(labels) + 1, 1) if self._announced is None else self._announced
+            owners = torch.arange(outputs, device=W.device).unsqueeze(1) == torch.tensor(labels, device=W.device)
+            block = self._make_block(len(W), outputs, len(labels))
+            block.set_parts_(W, owners.to(W.dtype))
+        self._portions, self._scale, self._signed, self.block = portions, scale, signed, block
+        # A stream has many names: whoever knows them says so.
+        self._names = dict.fromkeys(name for p in portions for name in p.batches) if names is None else names
+        self._read_out_weight = self._stacked = None
+
+    def _seen_through(self, portions: Sequence[Portion]) -> tuple[Scale | None, bool]:
+        """The scale of the features, None for a common one, and whether each is two: above zero, and below."""
+        sketches = [portion.sketch for portion in portions if portion.sketch is not None]
+        if sketches:
+            scale = self._scale_by(Sketch.merged(sketches))
+            return scale, scale is not None or any(bool((sketch.points < 0).any()) for sketch in sketches)
+        return None, any(len(portion.parts) > self.in_features for portion in portions)
+
+    def _scale_by(self, sketch: Sketch) -> Scale | None:
+        return None if self.scale == "auto" and sketch.in_one_unit() else Scale.of(sketch)
+
+    def _columns(self, portions: Sequence[Portion], scale: Scale | None, *, signed: bool) -> Tensor:
+        """The parts of portions as columns of norm 1 in the block; zeros for those that were forgotten."""
+        if self.scale == "common":
+            rows = (1 + signed) * self.in_features
+            return torch.cat([F.pad(portion.parts, (0, 0, 0, rows - len(portion.parts))) for portion in portions], 1)
+        W = torch.cat([portion.parts for portion in portions], 1)
+        return self._prepare(W.mT, scale, signed=signed).mT * (torch.cat([p.counts for p in portions]) > 0)
+
+    def _make_block(self, in_features: int, num_classes: int, num_basis: int) -> PFCBlock:
+        options: dict[str, Any] = {"device": self._anchor.device, "dtype": self._anchor.dtype}
+        sizes = in_features, num_classes, num_basis
+        return PFCBlock(*sizes, solver=self.solver, l1=self.l1, **options).train(self.training)
+
+    def _stacks(self) -> list[_Stack]:
+        """The parts of all classes in a few stacks, of classes that have about as many."""
+        if self.block is None:
+            return []
+        weight = self.block.weight_x.detach()
+        version = weight.data_ptr(), self.block.weight_x._version
+        if self._stacked is None or self._stacked[0] != version:
+            owners = self.owners
+            groups: dict[int, list[tuple[int, Tensor]]] = {}
+            for c in [c for c in torch.unique(owners).tolist() if c >= 0]:
+                columns = (owners == c).nonzero()[:, 0]
+                groups.setdefault(len(columns).bit_length(), []).append((c, columns))
+            self._stacked = version, [_Stack.of(weight, classes) for _, classes in sorted(groups.items())]
+        return self._stacked[1]
+
+    def _problems(self, x: Tensor, W: Tensor) -> list[NonnegativeLeastSquares]:
+        """How well each class of a stack explains each look at some inputs."""
+        problems = []
+        for look in [x] if self.views is None else self.views(x).unbind():
+            seen = self.prepare(look)
+            mask = None
+            if (gaps := look.isnan()).any():
+                observed = ~gaps if self._scale is None else F.pad(~gaps, (0, 1), value=True)
+                mask = observed.repeat(1, seen.shape[1] // observed.shape[1]).expand(len(W), *seen.shape)
+            problems.append(NonnegativeLeastSquares(seen.expand(len(W), *seen.shape), W, l1=self.l1, mask=mask))
+        return problems
+
+    def _scores(self, x: Tensor) -> Tensor:
+        """The scores of a few inputs."""
+        y = self._base(x)
+        for stack in self._stacks():
+            shares = []
+            for problem in self._problems(x, stack.W):
+                objective = problem.objective(solve(problem, self.solver, lipschitz=stack.L).h)
+                # Half the squared norm is 1/2, or 0.
+                shares.append((1 - 2 * objective) * problem.x.any(-1))
+            y[:, stack.labels] += torch.stack(shares).amax(0).T
+        return y
+
+    def _base(self, x: Tensor) -> Tensor:
+        """What the read-out says of some inputs; zeros without one."""
+        if (weight := self.read_out_weight) is None or self.read_out is None:
+            return self._anchor.new_zeros(len(x), self.num_classes)
+        return F.linear(self.read_out.features(x.nan_to_num(nan=0.0)).to(weight), weight[:, 1:], weight[:, 0])
+
+    @property
+    def read_out_weight(self) -> Tensor | None:
+        r"""A constant, and what each feature of the read-out adds to the score of each class; None without a read-out.
+
+        Shape:
+            - the result: $(\text{num_classes}, 1 + d)$
+        """
+        if self.read_out is None or not any(portion.sums is not None for portion in self._portions):
+            return None
+        if self._read_out_weight is None:
+            kept = [(p.label, p.factor, p.sums) for p in self._portions if p.factor is not None and p.sums is not None]
+            sums = kept[0][2].new_zeros(self.num_classes, len(kept[0][2]))
+            for c, _, total in kept:
+                sums[c] += total
+            self._read_out_weight = self.read_out.solve([factor for _, factor, _ in kept], sums).to(self._anchor.dtype)
+        return self._read_out_weight
+
+    # Moving and saving
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moves also what is kept by batch."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._portions = [portion.map(fn) for portion in self._portions]
+        self._scale, self._signed = self._seen_through(self._portions)
+        self._read_out_weight = self._stacked = None
+        return self
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for place, portion in enumerate(self._portions):
+            for name, value in portion.tensors().items():
+                destination[f"{prefix}{_PORTIONS}{place}.{name}"] = value
+        names = [[_to_plain(batch) for batch in portion.batches] for portion in self._portions]
+        text = json.dumps([[portion.label, own] for portion, own in zip(self._portions, names, strict=True)])
+        destination[f"{prefix}{_PORTIONS}names"] = torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Makes room for as many parts as were saved."""
+        start = f"{prefix}{_PORTIONS}"
+        saved = {key[len(start) :]: state_dict.pop(key) for key in list(state_dict) if key.startswith(start)}
+        if saved:
+            names = json.loads(bytes(saved.pop("names").tolist()))
+            found: list[dict[str, Tensor]] = [{} for _ in names]
+            for key, value in saved.items():
+                place, _, name = key.partition(".")
+                found[int(place)][name] = value.to(self._anchor.device, copy=True)
+            portions = [
+                Portion.from_tensors(tuple(map(_from_plain, batches)), label, tensors)
+                for (label, batches), tensors in zip(names, found, strict=True)
+            ]
+        else:
+            portions = _portions_of_block(state_dict, f"{prefix}block.")
+        self._replace(portions)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+@dataclass(frozen=True, eq=False)
+class _Stack:
+    """The parts of classes that have about as many, filled up with zeros."""
+
+    labels: list[int]
+    columns: list[Tensor]
+    W: Tensor
+    L: Tensor
+    """The largest eigenvalue of each class's Gram matrix."""
+
+    @classmethod
+    def of(cls, weight: Tensor, classes: list[tuple[int, Tensor]]) -> _Stack:
+        widest = max(len(columns) for _, columns in classes)
+        W = torch.stack([F.pad(weight[:, columns], (0, widest - len(columns))) for _, columns in classes])
+        return cls([c for c, _ in classes], [columns for _, columns in classes], W, estimate_lipschitz(W))
+
+
+def _filled(x: Tensor) -> Tensor:
+    """Examples with the means of features in the place of what is not observed."""
+    gaps = x.isnan()
+    return x.where(~gaps, x.nanmean(0).nan_to_num(nan=0.0)) if gaps.any() else x
+
+
+def _portions_of_block(state: dict[str, Any], prefix: str) -> list[Portion]:
+    """Portions for a block that was saved without: each run of columns of one class as a batch."""
+    weight, outputs = state.get(f"{prefix}weight_x"), state.get(f"{prefix}weight_y")
+    if weight is None or outputs is None:
+        return []
+    labels = torch.where(weight.any(0), outputs.argmax(0), -1)
+    runs, sizes = torch.unique_consecutive(labels, return_counts=True)
+    portions: list[Portion] = []
+    for c, parts in zip(runs.tolist(), torch.split(weight, sizes.tolist(), 1), strict=True):
+        counts = torch.ones_like(parts[0])
+        batches = () if c < 0 else (len(portions),)
+        portions.append(Portion(batches, c, parts.clone(), counts, torch.zeros_like(counts, dtype=torch.bool)))
+    return portions
+
+
+def _names(batches: Iterable[Hashable]) -> list[Hashable]:
+    if isinstance(batches, str | bytes) or not isinstance(batches, Iterable):
+        raise TypeError(f"batches must be a list of names, got {batches!r}; for one batch say [{batches!r}]")
+    return list(batches)
+
+
+def _to_plain(name: Hashable) -> Any:
+    """A name as JSON; a tuple becomes a list."""
+    if isinstance(name, tuple):
+        return [_to_plain(part) for part in name]
+    if isinstance(name, np.generic):
+        name = name.item()
+    if not isinstance(name, str | int | float | None):
+        raise TypeError(f"batch must be text, a number or a tuple of these to be saved, got {name!r}")
+    return name
+
+
+def _from_plain(name: Any) -> Hashable:
+    return tuple(map(_from_plain, name)) if isinstance(name, list) else name
