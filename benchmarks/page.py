@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from _page_accuracy import tell_estimators, tell_intents, tell_streams, tell_tables
-from _page_solving import OURS, tell_nmf, tell_nnls, tell_nnls_sizes, tell_separation
-from _page_training import tell_gpu, tell_gradients, tell_rnn, tell_train_step
+from _page_solving import OURS, tell_hard_nnls, tell_nmf, tell_nnls, tell_nnls_sizes, tell_separation
+from _page_training import tell_block_cost, tell_gpu, tell_gradients, tell_rnn, tell_train_step
 from _page_words import Data, Gain, Told, grid, name, paragraphs, span
 
 from torchpfc.checkpoint import CorruptFileError, read_json
@@ -55,6 +55,31 @@ were chosen without looking at the test. Every number comes from a file in `benc
 """
 
 
+COST = """\
+<!-- Written by benchmarks/page.py from the files in benchmarks/results/: change those, not this page. -->
+
+# What a block costs
+
+A block solves a problem for every example, where an MLP takes two products. A step of the solver is one product with
+the $r \\times r$ matrix $W^\\top W$, or two with $W$ where there are more than twice as many parts as features, and
+training with the default goes back through each of a hundred. What that buys is a code that can be read. Where it is
+too dear, there are ways to pay less; none changes what a block is.
+
+| if you | take | it costs |
+| --- | --- | --- |
+| explore, or have few parts | the defaults: `FISTA.paper()`, `Unrolled()` | 100 steps forward, 100 back |
+| train for long | `adjoint=Implicit.fast()` | 100 steps forward, 10 back, no memory for them |
+| see the same loss with fewer steps, on validation data | `FISTA.paper(30)` beside it | a third of that |
+| train on a fixed set for many epochs | `FISTA.paper(10)` and `codes=WarmCodes(...)` of `fit` | 10 steps |
+| replace the MLPs of a transformer | fewer parts than an MLP has units, and implicit gradients | what a code is worth |
+| need predictions alone, with fixed weights | `ADMM(50)`, or `nnls` to be exact | one inverse, and fewer steps |
+
+Implicit gradients are right at the solution, so they need steps enough to get near it: with several times as many parts
+as features, few steps were [not enough to learn](choosing.md#the-gradient). Warm codes run ahead of what a solve from
+scratch finds where weights are non-negative and parts are many: [validate with cold solves](choosing.md#warm-starts).
+"""
+
+
 class Section(NamedTuple):
     """A part of the page, made from one file."""
 
@@ -77,6 +102,7 @@ SECTIONS = (
         "python benchmarks/nnls.py --device cuda --table --out benchmarks/results/nnls_gpu.json",
         tell_nnls_sizes,
     ),
+    Section("Hard problems", "hard_nnls.json", "python benchmarks/hard_nnls.py", tell_hard_nnls),
     Section("Factorizing a matrix", "nmf.json", "TORCHPFC_DATA=DATA python benchmarks/nmf.py", tell_nmf),
     Section("Separating a song", "separation.json", "python benchmarks/separation.py", tell_separation),
 )
@@ -89,7 +115,13 @@ ACCURACY_SECTIONS = (
     Section("Against a tuned perceptron", "estimators.json", "python benchmarks/estimators.py", tell_estimators),
 )
 
-PAGES = {"speed.md": (INTRODUCTION, SECTIONS), "accuracy.md": (ACCURACY, ACCURACY_SECTIONS)}
+COST_SECTIONS = (Section("Measured", "block_cost.json", "python benchmarks/block_cost.py", tell_block_cost),)
+
+PAGES = {
+    "speed.md": (INTRODUCTION, SECTIONS),
+    "accuracy.md": (ACCURACY, ACCURACY_SECTIONS),
+    "cost.md": (COST, COST_SECTIONS),
+}
 """How each page begins, and its parts."""
 
 

@@ -25,7 +25,7 @@ from torchpfc.solvers.problem import NonnegativeLeastSquares
 _NUMBERS_AT_ONCE = 2**20  # in the matrices Z of the rows that are solved together, so that they stay in the cache
 _MOST_EXCHANGES = 100  # for each part; a few are what it takes
 _IDLE = 2  # exchanges for each part that have hardly helped; after so many, those to come will not either
-_HARDLY = 1e-19  # of the squared norm of x
+_HARDLY = 1e-21  # of the squared norm of x
 _FEWEST_COPIED, _WORTH_COPYING = 16, 0.25  # rows that are done, and their share, before the others are copied
 _ROOM = 8  # rows and columns by which Z grows
 
@@ -38,7 +38,7 @@ _SETTLED = 32 * _EPS  # pulls of parts in use at an optimum, relative to x
 _TINY = float(np.finfo(np.float64).tiny)
 
 # What is left of x is computed with twice the digits where it is less than this: its own digits are lost otherwise.
-_NEARLY_NOTHING = 1e-5
+_NEARLY_NOTHING = 3e-7
 _NOTHING = 1e-11  # where not even this is left of x, there is nothing more to explain
 _COARSE_BITS = 21  # twice as many, and those of a sum over the parts, are exact in float64
 
@@ -211,7 +211,9 @@ class _Exchange:
             direction = np.zeros_like(rows.h)
             self._enter(np.flatnonzero(rows.at_optimum & ~last), direction)
             self._drop(np.flatnonzero(rows.slot >= 0))
-            self._settle(np.flatnonzero(~rows.at_optimum | (last & ~done)), direction)
+            again = last & ~done
+            rows.shut[again] = rows.used[again]
+            self._settle(np.flatnonzero(~rows.at_optimum | again), direction)
             self._advance(direction)
             rows.settled |= last  # once is enough
         return self._h, self._steps, self._ended, self._violation
@@ -302,7 +304,8 @@ class _Exchange:
         rows.h = h
         left = rows.x - self._apply(h)
         size = _norm(left)
-        if (size < _NEARLY_NOTHING * rows.norm).any():
+        nearly = size < _NEARLY_NOTHING * rows.norm
+        if nearly.any():
             left = self._left_precisely(h)
             size = _norm(left)
         pull, objective = left @ self._W, size**2
@@ -321,6 +324,8 @@ class _Exchange:
         rows.idle = np.where(helped & (rows.best - objective > _HARDLY * rows.norm**2), 0, rows.idle + 1)
         rows.best = np.where(helped, objective, rows.best)
         rows.settled = np.abs(pull * rows.used).max(1) <= _SETTLED * rows.norm
+        if nearly.any():  # parts that were refused may help now that h is more exact
+            rows.settled &= ~(nearly & helped & (size > _NOTHING * rows.norm))
 
     def _overlaps(self, which: Places, new: Numbers, part: Places, flat: Places) -> Iterator[Numbers]:
         """The products of the parts in use with the new one, and then with what is left of it."""

@@ -14,7 +14,7 @@ from torchpfc.solvers.adjoint import Adjoint, Implicit, Run, Truncated, Unrolled
 from torchpfc.solvers.admm import ADMM
 from torchpfc.solvers.base import RANDOM_START, ConvergenceWarning, Solution, Solver
 from torchpfc.solvers.checks import check_at_least_one
-from torchpfc.solvers.descent import prepare
+from torchpfc.solvers.descent import estimate_lipschitz, prepare
 from torchpfc.solvers.fista import FISTA
 from torchpfc.solvers.handover import Handover
 from torchpfc.solvers.problem import NonnegativeLeastSquares
@@ -73,8 +73,6 @@ def solve(
     solver = FISTA() if solver is None else solver
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be a Solver, got {solver!r}")
-    if solver.tol is not None:
-        _check_values(problem)
     adjoint = default_adjoint(solver) if adjoint is None else adjoint
     if adjoint is not None:
         _check_adjoint(solver, adjoint)
@@ -86,12 +84,24 @@ def solve(
             f"got {tuple(lipschitz.shape)}"
         )
     start = _start(problem, solver, warm_start, generator)
+    units = None if solver.tol is None else Units.of(problem)
     # Steps to a tolerance end at the same place in any units; a fixed number of steps, a floor and a cap do not.
-    units = Units.of(problem) if solver.tol is not None and not (solver.floor or solver.cap) else None
-    inside = problem
-    if units is not None:
-        inside, start, lipschitz = units.into(problem), units.codes(start), None
-    x, W, l1, l2, mask, start = _flatten(inside, start)
+    if units is None or solver.floor or solver.cap:
+        return _solve(problem, problem, None, solver, adjoint, start, lipschitz)
+    return _solve(problem, units.into(problem), units, solver, adjoint, start, None)
+
+
+def _solve(
+    problem: NonnegativeLeastSquares,
+    inside: NonnegativeLeastSquares,
+    units: Units | None,
+    solver: Solver,
+    adjoint: Adjoint | None,
+    start: Tensor,
+    lipschitz: Tensor | None,
+) -> Solution:
+    """Solves a problem in units, if there are any; `lipschitz` is that of W in these units."""
+    x, W, l1, l2, mask, start = _flatten(inside, start if units is None else units.codes(start))
     with torch.autocast(start.device.type, enabled=False):
         with torch.no_grad():
             if not solver.needs_step:
@@ -154,13 +164,16 @@ def nnls(
     problem = NonnegativeLeastSquares(x, W, l1, l2, mask)
     if max_iter is not None:
         check_at_least_one(max_iter=max_iter)
-    _check_values(problem)
-    solver = _choose(problem, tol, _NO_LIMIT if max_iter is None else max_iter)
-    return solve(problem, solver, adjoint=Implicit(), warm_start=warm_start)
+    units = Units.of(problem)
+    inside = units.into(problem)
+    solver, lipschitz = _choose(inside, tol, _NO_LIMIT if max_iter is None else max_iter)
+    start = _start(problem, solver, warm_start, None)
+    return _solve(problem, inside, units, solver, Implicit(), start, lipschitz)
 
 
-def _choose(problem: NonnegativeLeastSquares, tol: float | None, max_iter: int) -> Solver:
-    """The solver of `nnls`."""
+@torch.no_grad()
+def _choose(problem: NonnegativeLeastSquares, tol: float | None, max_iter: int) -> tuple[Solver, Tensor | None]:
+    """The solver of `nnls`, and the largest eigenvalue where it has been found on the way."""
     x, W, (m, r) = problem.x, problem.W, problem.W.shape[-2:]
     rows = problem.shape[:-1].numel() // max(W.shape[:-2].numel(), 1)
     active_set = ActiveSet(max_iter, EXACT[x.dtype] if tol is None else tol)
@@ -168,23 +181,23 @@ def _choose(problem: NonnegativeLeastSquares, tol: float | None, max_iter: int) 
     on_cpu = x.device.type == "cpu"
     no_gram = problem.mask is not None or r * r >= _STEPS_SAVED * max(rows, 1) * min(r, 2 * m)
     if (on_cpu and r <= _FEW_PARTS) or (no_gram and active_set.is_careful(x.dtype)):
-        return replace(active_set, candidates=0)
+        return replace(active_set, candidates=0), None
+    lipschitz = estimate_lipschitz(W)
     if no_gram:
-        return Handover(max_iter, active_set.tol, first=FISTA(max_iter, near, restart=True))
-    if on_cpu and W.ndim == 2 and _uses_few_parts(problem):
-        return active_set
-    return Handover(max_iter, active_set.tol, first=ADMM(max_iter, near))
+        return Handover(max_iter, active_set.tol, first=FISTA(max_iter, near, restart=True)), lipschitz
+    if on_cpu and W.ndim == 2 and _uses_few_parts(problem, lipschitz):
+        return active_set, lipschitz
+    return Handover(max_iter, active_set.tol, first=ADMM(max_iter, near)), lipschitz
 
 
-@torch.no_grad()
-def _uses_few_parts(problem: NonnegativeLeastSquares) -> bool:
+def _uses_few_parts(problem: NonnegativeLeastSquares, lipschitz: Tensor) -> bool:
     """Whether some of the rows suggest that solutions use few parts."""
     if isinstance(problem.l1, Tensor):
         return False
     x = problem.x.reshape(-1, problem.x.shape[-1])
     tried = replace(problem, x=x[:: max(len(x) // _ROWS_TRIED, 1)][:_ROWS_TRIED])
     solver = ActiveSet(max_iter=_STEPS_TRIED)
-    h = solve(Units.of(tried).into(tried), solver).h
+    h = solve(tried, solver, lipschitz=lipschitz).h
     considered = min(_STEPS_TRIED * solver.candidates, h.shape[-1])
     return bool((h > 0).sum(-1).double().mean() < _SHARE_USED * considered)
 
@@ -242,15 +255,6 @@ def _flatten(
         return part.expand(*start.shape[:-2], -1, -1).flatten(0, -3) if isinstance(part, Tensor) else part
 
     return flat(x), flat(W), flat(l1), flat(l2), flat(mask), flat(start)
-
-
-def _check_values(problem: NonnegativeLeastSquares) -> None:
-    """Once for a solve that waits for the device anyway: a NaN would spread, and an infinity has no answer."""
-    x = problem.x if problem.mask is None else problem.x.where(problem.mask, 0.0)
-    for name, values in (("x", x), ("W", problem.W)):
-        if not bool(values.isfinite().all()):
-            where = " where it is observed" if name == "x" and problem.mask is not None else ""
-            raise ValueError(f"{name} must be finite{where}, got NaN or infinite entries")
 
 
 def _warn_if_short(solver: Solver, solution: Solution) -> None:

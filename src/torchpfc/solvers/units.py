@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchpfc.solvers.problem import NonnegativeLeastSquares
 
+_SMALL = 100  # exponents below this have powers in every precision
 _BITS = {torch.float32: (23, torch.int32), torch.float64: (52, torch.int64)}  # of the fraction, and of all
 
 
@@ -16,8 +17,9 @@ _BITS = {torch.float32: (23, torch.int32), torch.float64: (52, torch.int64)}  # 
 class Units:
     r"""The size of each row of x and of each column of W, as exponents of two.
 
-    In these units, $x = 2^t x'$ and $W = W' 2^s$, rows of $x'$ and columns of $W'$ have norms between a half and one,
-    and $h = h' 2^{t - s}$. Nothing is rounded on the way, so that $f(a x, b W)$ follows exactly for powers of two.
+    In these units, $x = 2^t x'$ and $W = W' 2^s$, the largest entries of rows of $x'$ and the norms of columns of $W'$
+    are between a half and one, and $h = h' 2^{t - s}$. Nothing is rounded on the way, so that $f(a x, b W)$ follows
+    exactly for powers of two.
 
     Shape:
         - rows: $(*, n, 1)$
@@ -30,10 +32,22 @@ class Units:
     @classmethod
     @torch.no_grad()
     def of(cls, problem: NonnegativeLeastSquares) -> Units:
-        """The units of a problem."""
-        x = problem.x if problem.mask is None else problem.x.where(problem.mask, 0.0)
-        columns = _exponents(problem.W, -2)
-        return cls(_exponents(x, -1), columns.squeeze(-2) if problem.W.ndim == 2 else columns)
+        """The units of a problem, whose values are looked at on this occasion.
+
+        Raises:
+            ValueError: W, or x where it is observed, has entries that are not finite: a NaN would spread, and an
+                infinity has no answer.
+        """
+        x, W = problem.x if problem.mask is None else problem.x.where(problem.mask, 0.0), problem.W
+        rows, columns = _largest(x, -1), _largest(W, -2)
+        for name, largest in (("x", rows), ("W", columns)):
+            if not bool(largest.isfinite().all()):
+                where = " where it is observed" if name == "x" and problem.mask is not None else ""
+                raise ValueError(f"{name} must be finite{where}, got NaN or infinite entries")
+        # The squares of large and small values do not exist: norms are those of columns that are one at their largest.
+        exponents = torch.frexp(columns).exponent
+        exponents += torch.frexp(torch.linalg.vector_norm(shift(W, -exponents), dim=-2, keepdim=True)).exponent
+        return cls(torch.frexp(rows).exponent, exponents.squeeze(-2) if W.ndim == 2 else exponents)
 
     def into(self, problem: NonnegativeLeastSquares) -> NonnegativeLeastSquares:
         """The same problem in these units."""
@@ -55,8 +69,10 @@ class Units:
 
 def shift(values: Tensor, exponents: Tensor) -> Tensor:
     """Values times powers of two, without a detour through a power that does not exist."""
+    if bool((exponents.abs() < _SMALL).all()):
+        return values * _power(exponents, values.dtype)
     half = exponents.div(2, rounding_mode="floor")
-    return values * _power(half, values.dtype) * _power(exponents - half, values.dtype)
+    return (values * _power(half, values.dtype)).mul_(_power(exponents - half, values.dtype))
 
 
 def _power(exponents: Tensor, dtype: torch.dtype) -> Tensor:
@@ -67,8 +83,9 @@ def _power(exponents: Tensor, dtype: torch.dtype) -> Tensor:
     return ((limited.to(torch.int64) + bias) << fraction).to(kind).view(dtype)
 
 
-def _exponents(values: Tensor, dim: int) -> Tensor:
-    """The exponents of the norms along a dimension, which is kept; the squares of large and small values exist not."""
-    first = torch.frexp(values.abs().amax(dim, keepdim=True)).exponent
-    norm = torch.linalg.vector_norm(shift(values, -first), dim=dim, keepdim=True)
-    return first + torch.frexp(norm).exponent
+def _largest(values: Tensor, dim: int) -> Tensor:
+    """The largest magnitude along a dimension, which is kept; NaN where there is one."""
+    if not values.numel():
+        return values.sum(dim, keepdim=True)
+    lowest, highest = torch.aminmax(values, dim=dim, keepdim=True)
+    return torch.maximum(-lowest, highest)
