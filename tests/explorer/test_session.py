@@ -6,10 +6,8 @@ import torch
 
 from torchpfc.explorer.loading import Loaded
 from torchpfc.explorer.session import Session
-from torchpfc.explorer.subjects import EstimatorSubject
 from torchpfc.explorer.views import SHOWN_TERMS, stages_of
 from torchpfc.interpret import counterfactual, describe_columns
-from torchpfc.sklearn import PFCClassifier
 from torchpfc.unlearning import fingerprint
 
 
@@ -82,12 +80,10 @@ def test_changing_an_amount_changes_the_answer_by_what_the_part_adds(session):
     assert doubled.terms[0].amount == pytest.approx(2 * first.amount)
 
 
-def test_others_can_make_the_best_of_a_change(session, loaded):
+def test_others_can_make_the_best_of_a_change(session, together):
     assert not session.can_adapt  # each class explains an input by itself
-    x, label = loaded.examples.x, loaded.examples.labels
-    estimator = PFCClassifier(n_components=30, max_iter=0, random_state=0).fit(x.numpy(), label.numpy())
-    subject = EstimatorSubject(estimator, "learned together")
-    session = Session(Loaded(subject, loaded.examples))
+    x, subject = together.examples.x, together.subject
+    session = Session(together)
     part = session.explain(example=4).terms[0].part
     adapted = session.explain(example=4, factors={part: 0.0}, adapt=True)
     expected = counterfactual(subject.block, subject.encode(x[4:5]), {part: 0.0})

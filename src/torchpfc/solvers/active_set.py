@@ -20,7 +20,7 @@ _NUMBERS_AT_ONCE = 2**23  # in the small matrices of the rows that are solved to
 _PATIENCE = 3  # exchanges that may make things worse before a row is left to take a gradient step
 _STEPS_TO_HALVE = 2  # in which the violation of a row has to halve; else it goes on one part at a time
 _FEW_DIGITS, _NOTHING = 1e-5, 1e-9  # what is left of x, relative to it
-_EXACT = 1e-10  # the tolerance in float64 for what has to be exact in float32
+_EXACT = 1e-8  # the tolerance in float64 for what has to be exact in float32
 _REPRESENTED = 1e-4  # of the norm of x: what rounding h to float32 may add to a residual
 
 
