@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from torchpfc.continual.names import name_from_plain, name_to_plain, new_name
 from torchpfc.continual.portion import Portion, mean_parts
 from torchpfc.continual.readout import RidgeReadout
 from torchpfc.continual.scaling import Scale, Sketch
@@ -263,7 +264,7 @@ class ContinualPFC(nn.Module):
         numbers = None if rows is None else torch.as_tensor(rows if isinstance(rows, Tensor) else list(rows)).cpu()
         if numbers is not None and len(numbers) != len(x):
             raise ValueError(f"rows must number each of the {len(x)} examples, got {len(numbers)} numbers")
-        batch = self._new_batch(batch)
+        batch = new_name(batch, self._names)
         portions, gained = list(self._portions), {}
         seed = 0 if generator is None else generator.initial_seed()
         for c in torch.unique(label).tolist():
@@ -478,21 +479,6 @@ class ContinualPFC(nn.Module):
 
     # Learning
 
-    def _new_batch(self, batch: Hashable) -> Hashable:
-        """A name that no batch has."""
-        if batch is None:
-            number = len(self._names)
-            while number in self._names:
-                number += 1
-            return number
-        try:
-            used = batch in self._names
-        except TypeError:
-            raise TypeError(f"batch must be hashable, got {batch!r}") from None
-        if used:
-            raise ValueError(f"batch must be a new name, got {batch!r}, which was learned from; forget it first")
-        return batch
-
     def _learn_class(
         self,
         portions: list[Portion],
@@ -686,7 +672,7 @@ class ContinualPFC(nn.Module):
         for place, portion in enumerate(self._portions):
             for name, value in portion.tensors().items():
                 destination[f"{prefix}{_PORTIONS}{place}.{name}"] = value
-        names = [[_to_plain(batch) for batch in portion.batches] for portion in self._portions]
+        names = [[name_to_plain(batch) for batch in portion.batches] for portion in self._portions]
         text = json.dumps([[portion.label, own] for portion, own in zip(self._portions, names, strict=True)])
         destination[f"{prefix}{_PORTIONS}names"] = torch.tensor(list(text.encode()), dtype=torch.uint8)
 
@@ -701,7 +687,7 @@ class ContinualPFC(nn.Module):
                 place, _, name = key.partition(".")
                 found[int(place)][name] = value.to(self._anchor.device, copy=True)
             portions = [
-                Portion.from_tensors(tuple(map(_from_plain, batches)), label, tensors)
+                Portion.from_tensors(tuple(map(name_from_plain, batches)), label, tensors)
                 for (label, batches), tensors in zip(names, found, strict=True)
             ]
         else:
@@ -752,18 +738,3 @@ def _names(batches: Iterable[Hashable]) -> list[Hashable]:
     if isinstance(batches, str | bytes) or not isinstance(batches, Iterable):
         raise TypeError(f"batches must be a list of names, got {batches!r}; for one batch say [{batches!r}]")
     return list(batches)
-
-
-def _to_plain(name: Hashable) -> Any:
-    """A name as JSON; a tuple becomes a list."""
-    if isinstance(name, tuple):
-        return [_to_plain(part) for part in name]
-    if isinstance(name, np.generic):
-        name = name.item()
-    if not isinstance(name, str | int | float | None):
-        raise TypeError(f"batch must be text, a number or a tuple of these to be saved, got {name!r}")
-    return name
-
-
-def _from_plain(name: Any) -> Hashable:
-    return tuple(map(_from_plain, name)) if isinstance(name, list) else name
