@@ -23,7 +23,7 @@ from torchpfc.optim.ledger import Ledger
 from torchpfc.sklearn.base import DTYPES, LENIENT
 from torchpfc.sklearn.calibration import fit_sharpness
 from torchpfc.sklearn.learning import class_parts, joint_means, suitable_count
-from torchpfc.sklearn.rows import Array, InputScale, Rows, check_weights, dense
+from torchpfc.sklearn.rows import FEWEST_HELD_OUT, Array, InputScale, Rows, check_weights, dense
 from torchpfc.sklearn.saving import labels_from_json, labels_to_json
 from torchpfc.sklearn.supervised import FEWEST_PARTS, SupervisedPFC
 from torchpfc.sklearn.taught import Held, TaughtClasses, hold_out_of_batch, names_of_features
@@ -185,7 +185,7 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         used = weight > 0
         x, y, weight = x[used], y[used], weight[used]
         labels = torch.as_tensor(np.unique(y, return_inverse=True)[1].reshape(-1))
-        learned, few = hold_out_of_batch(len(x), labels, self.validation_fraction)
+        learned, few = hold_out_of_batch(len(x), labels, self.validation_fraction, fewest=FEWEST_HELD_OUT)
         count = None
         if self.parts_per_batch != "auto":
             count = max(1, int(self.parts_per_batch) // len(np.unique(y)))

@@ -84,7 +84,7 @@ class InputScale:
             constant: Whether there is a constant.
             scale: Of each feature.
         """
-        seen = x if scale is None else scale.encode(torch.as_tensor(x)).numpy()
+        seen = x if scale is None else scale.encode(torch.tensor(x)).numpy()
         largest = float(np.nanmax(np.abs(seen), initial=0.0)) or 1.0
         squares = np.square(np.nan_to_num(seen, nan=0.0) / largest, dtype=np.float64).sum(1)
         size = largest * float(np.sqrt(np.average(squares, weights=weight)))
@@ -141,7 +141,7 @@ def sketched(x: Array) -> Sketch:
     Args:
         x: The examples, one per row.
     """
-    return Sketch.of(torch.as_tensor(x[:: -(-len(x) // _SKETCHED)]).double())
+    return Sketch.of(torch.tensor(x[:: -(-len(x) // _SKETCHED)], dtype=torch.float64))
 
 
 def feature_scale(sketch: Sketch, how: str | None, *, around_zero: bool) -> Scale | None:

@@ -78,11 +78,12 @@ class TaughtNumbers(Taught):
     def _take_out(self, batches: list[Hashable], *, keep_columns: bool) -> None:
         if unknown := [name for name in batches if name not in self.summaries]:
             raise ValueError(f"batches must have been learned from, got {unknown[0]!r}")
-        kept = {name: summary for name, summary in self.summaries.items() if name not in batches}
-        runs = [((), count) if names and names[0] not in kept else (names, count) for names, count in self._runs]
-        gone = [names for names, _ in self._runs if names and names[0] in batches]
-        self.summaries = kept
-        self._runs = runs if keep_columns else [run for run in self._runs if run[0] not in gone]
+        gone = set(batches)
+        self.summaries = {name: summary for name, summary in self.summaries.items() if name not in gone}
+        if keep_columns:
+            self._runs = [((), count) if gone & set(names) else (names, count) for names, count in self._runs]
+        else:
+            self._runs = [(names, count) for names, count in self._runs if not gone & set(names)]
 
     # What follows from all batches
 
@@ -188,7 +189,8 @@ class StagedPFC(PFCEstimator):
         rows = torch.as_tensor(np.column_stack([x, target]))
         counted = torch.as_tensor(weight)
         sketch, moments = Sketch.of(rows.double(), counted), Moments.of(rows.double(), counted)
-        learned, held = hold_out_of_batch(len(x), None, self.validation_fraction)
+        # A row alone is its own part, and says nothing of how well parts explain rows.
+        learned, held = hold_out_of_batch(len(x), None, self.validation_fraction, fewest=2)
         generator = torch.Generator().manual_seed(self._batch_seed)
         parts, counts = self._parts_of_batch(rows[learned], counted[learned], sketch, moments, generator)
         kept = parts.cpu(), counts.double().cpu(), sketch, moments, rows[held].double(), counted[held]

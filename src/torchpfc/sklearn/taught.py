@@ -14,7 +14,7 @@ from torch import Tensor
 from torchpfc.continual import ContinualPFC
 from torchpfc.continual.names import name_from_plain, name_to_plain
 from torchpfc.optim.ledger import Ledger, as_ranges
-from torchpfc.sklearn.rows import FEWEST_HELD_OUT, MOST_HELD_OUT, Array, Rows, hold_out
+from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, Rows, hold_out
 from torchpfc.sklearn.saving import labels_from_json, labels_to_json
 from torchpfc.unlearning.report import ForgetReport, How
 
@@ -100,20 +100,19 @@ class Taught(ABC):
         return ledger
 
 
-def hold_out_of_batch(count: int, labels: Tensor | None, fraction: float) -> tuple[Array, Array]:
-    """The numbers of the rows of a batch to learn from, and of those held out.
-
-    Of a small batch they are the same rows, and of one too small to say what is usual none are held out.
+def hold_out_of_batch(count: int, labels: Tensor | None, fraction: float, *, fewest: int) -> tuple[Array, Array]:
+    """The numbers of the rows of a batch to learn from, and of those held out: the same where it is small.
 
     Args:
         count: How many rows there are.
         labels: Their classes, each of which keeps its share.
         fraction: What part of them to hold out.
+        fewest: Of fewer rows than these, none are held out.
     """
     numbers = torch.arange(count)
     rows = Rows(torch.zeros(count, 0), numbers, numbers, numbers)
     learned, held = hold_out(rows, labels, fraction, torch.Generator().manual_seed(0))
-    few = held.batch if learned is not held or count >= FEWEST_HELD_OUT else numbers[:0]
+    few = held.batch if learned is not held or count >= fewest else numbers[:0]
     return learned.batch.numpy(), few.numpy()[evenly(len(few), _MOST_OF_A_BATCH)]
 
 
