@@ -421,11 +421,6 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         signed = lowest < 0 if self.nonnegative == "auto" else not self.nonnegative
         return scale, not signed and (scale is None or self.nonnegative is True)
 
-    def _tensor(self, values: Array) -> Tensor:
-        """Numbers on the device and in the type of the block."""
-        like = self.block_.weight_x
-        return torch.tensor(np.ascontiguousarray(values), dtype=like.dtype, device=like.device)
-
     def _numpy(self, values: Tensor) -> Array:
         array: Array = values.detach().cpu().numpy()
         return array.copy()
