@@ -9,7 +9,9 @@ from torchpfc.continual.scaling import Moments
 
 
 @settings(max_examples=20, phases=(Phase.generate,))
-@given(st.integers(0, 10**6), st.lists(st.integers(1, 9), min_size=1, max_size=4), st.sampled_from([1e-300, 1.0, 1e200]))
+@given(
+    st.integers(0, 10**6), st.lists(st.integers(1, 9), min_size=1, max_size=4), st.sampled_from([1e-300, 1.0, 1e200])
+)
 def test_moments_of_batches_are_those_of_all_examples(seed: int, sizes: list[int], size: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     x = size * (3 + torch.randn(sum(sizes), 4, generator=generator, dtype=torch.float64))

@@ -278,18 +278,19 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return estimator
 
     def _learned(self) -> dict[str, Any]:
-        """All that `fit` has found, or what batches have left, as tensors and plain values."""
-        about = self._about_features() | {"extra": self._extra_state()}
-        if hasattr(self, "_taught"):
-            return about | {"taught": self._taught.state(), "seed": self._batch_seed}
-        return about | {
+        """All that was learned, as tensors and plain values."""
+        learned = self._about_features() | {
             "scale": vars(self.scale_),
             "block": block_settings(self.block_),
             "weights": dict(self.block_.state_dict()),
             "held_out": self.held_out_._asdict(),
             "learned_from": None if self._learned_from is None else vars(self._learned_from),
             "ledger": self.ledger_.state_dict(),
+            "extra": self._extra_state(),
         }
+        if hasattr(self, "_taught"):
+            learned |= {"taught": self._taught.state(), "seed": self._batch_seed}
+        return learned
 
     def _about_features(self) -> dict[str, Any]:
         names = getattr(self, "feature_names_in_", None)
@@ -304,12 +305,9 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _take_over(self, learned: dict[str, Any], device: torch.device) -> None:
         """Takes over what `_learned` gave."""
         self._take_over_features(learned)
-        self._load_extra_state(learned["extra"])
         if "taught" in learned:
             self._taught, self._batch_seed = self._new_taught(), int(learned["seed"])
             self._taught.load(learned["taught"])
-            self._follow()
-            return
         self.scale_ = InputScale(**learned["scale"])
         self.block_ = block_from(learned["block"], learned["weights"]).to(device).eval()
         by = learned.get("learned_from")  # version 0.1.0 knew nothing of it
@@ -318,6 +316,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.held_out_ = Rows(held.x.to(device), held.target.to(device), held.weight.to(device), held.batch)
         self.ledger_ = Ledger()
         self.ledger_.load_state_dict(learned["ledger"])
+        self._load_extra_state(learned["extra"])
         self._calibrate()
 
     # Inside

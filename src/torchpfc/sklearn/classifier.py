@@ -87,7 +87,7 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         components_: The parts, in the units of the input.
         block_: The block itself.
         ledger_: Which batch wrote which parts.
-        n_iter_: Epochs that were made; calls of `partial_fit` after the first of those.
+        n_iter_: Epochs that `fit` made, or batches that `partial_fit` was given and that are not forgotten.
 
     Example:
         >>> from sklearn.datasets import load_digits
@@ -429,6 +429,20 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         elif len(y):
             self.sharpness_ = fit_sharpness(y, self.held_out_.target, self.held_out_.weight)
         return y
+
+    def _learned(self) -> dict[str, Any]:
+        if not hasattr(self, "_taught"):
+            return super()._learned()
+        return self._about_features() | {"taught": self._taught.state(), "seed": self._batch_seed}
+
+    def _take_over(self, learned: dict[str, Any], device: torch.device) -> None:
+        if "taught" not in learned:
+            super()._take_over(learned, device)
+            return
+        self._take_over_features(learned)
+        self._taught, self._batch_seed = self._new_taught(), int(learned["seed"])
+        self._taught.load(learned["taught"])
+        self._follow()
 
     def _extra_state(self) -> dict[str, Any]:
         learned = {"classes": labels_to_json(self.classes_), "sharpness": self.sharpness_, "n_iter": self.n_iter_}

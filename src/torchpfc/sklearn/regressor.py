@@ -74,7 +74,7 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC, StagedPFC): 
         base_: What is predicted where there is no part at all, one number for each output.
         block_: The block itself.
         ledger_: Which batch wrote which parts.
-        n_iter_: Epochs that were made; calls of `partial_fit` after the first of those.
+        n_iter_: Epochs that `fit` made, or batches that `partial_fit` was given and that are not forgotten.
 
     Example:
         >>> X = np.random.default_rng(0).normal(size=(200, 3))
@@ -176,14 +176,11 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC, StagedPFC): 
         return mean_parts(rows, torch.cat([x, y], 1), count, weight=weight, generator=generator)
 
     def _weights(self, sketch: Sketch, moments: Moments) -> tuple[Tensor, Tensor, bool]:
-        taught, width = self._taught, self.n_features_in_
-        features, targets = (slice(width), slice(width, None))
-        self.scale_, nonnegative = self._scale_by(sketch, moments, width)
-        lowest, mean = sketch.select(targets).points.amin(0), moments.select(targets).mean
-        self.base_, self.output_scale_ = (
-            (lowest if nonnegative else mean).numpy(),
-            _unit(moments.select(targets)).numpy(),
-        )
+        taught, features = self._taught, slice(self.n_features_in_)
+        targets = slice(self.n_features_in_, None)
+        self.scale_, nonnegative = self._scale_by(sketch, moments, self.n_features_in_)
+        base = sketch.select(targets).points.amin(0) if nonnegative else moments.select(targets).mean
+        self.base_, self.output_scale_ = base.numpy(), _unit(moments.select(targets)).numpy()
         parts, held = taught.parts.mT, taught.rows(most=None)
         x, target = parts[:, features], torch.cat([parts[:, targets], held.target])
         x = x.where(~x.isnan(), moments.select(features).mean)

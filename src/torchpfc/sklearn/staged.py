@@ -205,9 +205,9 @@ class StagedPFC(PFCEstimator):
         own = slice(features)
         lowest = float(sketch.points[:, own].nan_to_num(nan=0.0).min())
         scale, nonnegative = self._look(sketch.select(own), lowest)
-        if self.scale is None:
-            return InputScale(1.0, self._constant(signed=not nonnegative)), nonnegative
         constant = self._constant(signed=not nonnegative)
+        if self.scale is None:
+            return InputScale(1.0, constant), nonnegative
         return InputScale.by(moments.select(own), constant=constant, scale=scale), nonnegative
 
     def _follow(self) -> None:

@@ -56,7 +56,7 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, StagedPF
     Attributes:
         components_: The parts, of shape (n_components_, n_features_in_).
         reconstruction_err_: The norm of what the parts leave of the data of `fit`, as far as they are observed.
-        n_iter_: Iterations that were made; calls of `partial_fit` after the first of those.
+        n_iter_: Iterations that `fit` made, or batches that `partial_fit` was given and that are not forgotten.
         ledger_: Which batch wrote which parts.
 
     Example:
