@@ -18,16 +18,23 @@ Look = tuple[Tensor, Tensor | None]
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """The parts of classes that have about as many, filled up with zeros.
+    r"""The parts of classes that have about as many, filled up with zeros.
+
+    Few parts span few directions: with $W = Q R$ an input counts by its coordinates $Q^\top x$, since
+    $\|x - W h\|^2 = \|Q^\top x - R h\|^2 + \|x\|^2 - \|Q^\top x\|^2$.
 
     Shape:
         - W: $(c, p, r)$
+        - Q: $(c, p, \min(p, r))$
+        - R: $(c, \min(p, r), r)$
         - L: $(c)$
     """
 
     labels: list[int]
     columns: list[Tensor]
     W: Tensor
+    Q: Tensor
+    R: Tensor
     L: Tensor
     """The largest eigenvalue of each class's Gram matrix."""
 
@@ -36,13 +43,17 @@ class Stack:
         """The stack of some classes, given as their numbers and columns."""
         widest = max(len(columns) for _, columns in classes)
         W = torch.stack([F.pad(weight[:, columns], (0, widest - len(columns))) for _, columns in classes])
-        return cls([c for c, _ in classes], [columns for _, columns in classes], W, estimate_lipschitz(W))
+        Q, R = torch.linalg.qr(W)
+        return cls([c for c, _ in classes], [columns for _, columns in classes], W, Q, R, estimate_lipschitz(W))
 
     def problem(self, look: Look, l1: float) -> NonnegativeLeastSquares:
-        """How each class explains inputs."""
+        """How each class explains inputs; where all is observed, in the coordinates of its parts."""
         seen, mask = look
+        if mask is None:
+            coordinates = (seen @ self.Q.movedim(1, 0).flatten(1)).unflatten(1, (len(self.Q), -1))
+            return NonnegativeLeastSquares(coordinates.movedim(1, 0), self.R, l1=l1)
         x = seen.expand(len(self.W), *seen.shape)
-        return NonnegativeLeastSquares(x, self.W, l1=l1, mask=None if mask is None else mask.expand(x.shape))
+        return NonnegativeLeastSquares(x, self.W, l1=l1, mask=mask.expand(x.shape))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,25 +98,24 @@ class Cones:
             shares = []
             for look in looks:
                 problem = stack.problem(look, self.l1)
-                objective = problem.objective(solve(problem, self.solver, lipschitz=stack.L).h)
-                # Half the squared norm is 1/2, or 0.
-                shares.append((1 - 2 * objective) * problem.x.any(-1))
+                h = solve(problem, self.solver, lipschitz=stack.L).h
+                shares.append(problem.x.square().sum(-1) - 2 * problem.objective(h))
             yield stack.labels, torch.stack(shares).amax(0)
 
     def codes(self, looks: Sequence[Look]) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
         """For each class its number, its columns, how much of each part it takes, and what that adds to its share."""
         rows = torch.arange(len(looks[0][0]), device=looks[0][0].device)
         for stack in self.stacks:
-            codes, gains, objectives = [], [], []
+            codes, gains, shares = [], [], []
             for look in looks:
                 problem = stack.problem(look, self.l1)
                 h = solve(problem, self.solver, lipschitz=stack.L).h
-                # By x W + rest W = 2 x W - h W^T W the gains of a class add up to 1 - 2 objective, whatever h is.
-                slope = (problem.x + problem.residual(h)) @ stack.W
+                # By x W + rest W = 2 x W - h W^T W the gains of a class add up to its share, whatever h is.
+                slope = (problem.x + problem.residual(h)) @ problem.W
                 codes.append(h)
                 gains.append(h * (slope - 2 * self.l1))
-                objectives.append(problem.objective(h))
-            best = torch.stack(objectives).argmin(0)  # (classes, n)
+                shares.append(gains[-1].sum(-1))
+            best = torch.stack(shares).argmax(0)  # (classes, n)
             for place, (c, columns) in enumerate(zip(stack.labels, stack.columns, strict=True)):
                 h, gain = (torch.stack(some)[best[place], place, rows][:, : len(columns)] for some in (codes, gains))
                 yield c, columns, h, gain

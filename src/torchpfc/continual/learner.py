@@ -90,7 +90,8 @@ class ContinualPFC(nn.Module):
             its own, around its median, for tables. Where there are signs, each feature becomes two, what is above zero
             and what is below. `"auto"` is the former for features that look like pixels or counts: 16 or more, never
             negative and alike in size (`Sketch.in_one_unit`).
-        read_out: Adds the scores of a linear read-out of fixed features, from sums that are kept by batch.
+        read_out: Adds the scores of a linear read-out of fixed features, from sums that are kept by batch. Another ridge
+            may be set later; the features may not.
         max_parts: How many parts there may be, but one for each class; beyond that the two most alike of the class with
             most parts become one. Bounds memory, and the time that a call takes.
         wait: Whether a class waits for its second example before it gets a part. The first is kept until then.
@@ -157,7 +158,7 @@ class ContinualPFC(nn.Module):
         self._announced = num_classes
         self._portions: list[Portion] = []
         self._names: dict[Hashable, None] = {}
-        self._read_out_weight: Tensor | None = None
+        self._found_weight: tuple[RidgeReadout, Tensor] | None = None
         self._found_cones: tuple[tuple[int, int], Cones] | None = None
         # Says where the model lives while there is no part yet.
         self.register_buffer("_anchor", torch.empty(0, device=device, dtype=dtype), persistent=False)
@@ -352,11 +353,14 @@ class ContinualPFC(nn.Module):
         """
         flat = self._inputs(x).reshape(-1, self.in_features)
         h = self._anchor.new_zeros(len(flat), self.num_basis)
-        gain, base = torch.zeros_like(h), self._base(flat)
-        y = base.clone()
-        for c, columns, codes, gains in self._cones().codes(self._looks(flat)):
-            h[:, columns], gain[:, columns] = codes, gains
-            y[:, c] += gains.sum(1)
+        gain, base = torch.zeros_like(h), self._anchor.new_zeros(len(flat), self.num_classes)
+        y = torch.zeros_like(base)
+        for start in range(0, len(flat), _ROWS_AT_ONCE):
+            rows = slice(start, start + _ROWS_AT_ONCE)
+            base[rows] = y[rows] = self._base(flat[rows])
+            for c, columns, codes, gains in self._cones().codes(self._looks(flat[rows])):
+                h[rows, columns], gain[rows, columns] = codes, gains
+                y[rows, c] += gains.sum(1)
         return ConeCoupling(y, h, gain, base)
 
     @property
@@ -497,7 +501,7 @@ class ContinualPFC(nn.Module):
         self._portions, self._encoding, self.block = portions, encoding, block
         # A stream has many names: whoever knows them says so.
         self._names = dict.fromkeys(name for p in portions for name in p.batches) if names is None else names
-        self._read_out_weight = self._found_cones = None
+        self._found_weight = self._found_cones = None
 
     def _make_block(self, in_features: int, num_classes: int, num_basis: int) -> PFCBlock:
         options: dict[str, Any] = {"device": self._anchor.device, "dtype": self._anchor.dtype}
@@ -539,13 +543,14 @@ class ContinualPFC(nn.Module):
         """
         if self.read_out is None or not any(portion.sums is not None for portion in self._portions):
             return None
-        if self._read_out_weight is None:
+        if self._found_weight is None or self._found_weight[0] is not self.read_out:
             kept = [(p.label, p.factor, p.sums) for p in self._portions if p.factor is not None and p.sums is not None]
             sums = kept[0][2].new_zeros(self.num_classes, len(kept[0][2]))
             for c, _, total in kept:
                 sums[c] += total
-            self._read_out_weight = self.read_out.solve([factor for _, factor, _ in kept], sums).to(self._anchor.dtype)
-        return self._read_out_weight
+            weight = self.read_out.solve([factor for _, factor, _ in kept], sums).to(self._anchor.dtype)
+            self._found_weight = self.read_out, weight
+        return self._found_weight[1]
 
     # Moving and saving
 
@@ -554,7 +559,7 @@ class ContinualPFC(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._portions = [portion.map(fn) for portion in self._portions]
         self._encoding = self._recipe.encoding(self._portions)
-        self._read_out_weight = self._found_cones = None
+        self._found_weight = self._found_cones = None
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
