@@ -50,8 +50,9 @@ class Stack:
         """How each class explains inputs; where all is observed, in the coordinates of its parts."""
         seen, mask = look
         if mask is None:
-            coordinates = (seen @ self.Q.movedim(1, 0).flatten(1)).unflatten(1, (len(self.Q), -1))
-            return NonnegativeLeastSquares(coordinates.movedim(1, 0), self.R, l1=l1)
+            coordinates = seen @ self.Q.movedim(1, 0).flatten(1)  # (n, c * r)
+            x = coordinates.view(len(seen), len(self.Q), -1).movedim(1, 0)
+            return NonnegativeLeastSquares(x, self.R, l1=l1)
         x = seen.expand(len(self.W), *seen.shape)
         return NonnegativeLeastSquares(x, self.W, l1=l1, mask=mask.expand(x.shape))
 
