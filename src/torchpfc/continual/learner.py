@@ -90,8 +90,8 @@ class ContinualPFC(nn.Module):
             its own, around its median, for tables. Where there are signs, each feature becomes two, what is above zero
             and what is below. `"auto"` is the former for features that look like pixels or counts: 16 or more, never
             negative and alike in size (`Sketch.in_one_unit`).
-        read_out: Adds the scores of a linear read-out of fixed features, from sums that are kept by batch. Its ridge may
-            be another later, its features may not.
+        read_out: Adds the scores of a linear read-out of fixed features, from sums that are kept by batch. Its ridge
+            may be another later, its features may not.
         max_parts: How many parts there may be, but one for each class; beyond that the two most alike of the class with
             most parts become one. Bounds memory, and the time that a call takes.
         wait: Whether a class waits for its second example before it gets a part. The first is kept until then.
