@@ -225,7 +225,7 @@ class ContinualPFC(nn.Module):
         x: Tensor | ArrayLike,
         label: Tensor | ArrayLike,
         *,
-        weight: Tensor | None = None,
+        weight: Tensor | ArrayLike | None = None,
         count: int | None = None,
         batch: Hashable = None,
         ledger: Ledger | None = None,
@@ -253,7 +253,7 @@ class ContinualPFC(nn.Module):
         """
         x, label = self._examples(x, label)
         check_at_least_one(count=count)
-        weight = None if weight is None else torch.as_tensor(weight, dtype=x.dtype, device=x.device)
+        weight = None if weight is None else _weights(weight, x)
         if ledger is not None and self.max_parts is not None:
             raise ValueError("ledger must be None with max_parts, which makes one part of several, got one")
         numbers = None if rows is None else torch.as_tensor(rows if isinstance(rows, Tensor) else list(rows)).cpu()
@@ -417,15 +417,17 @@ class ContinualPFC(nn.Module):
 
     def _inputs(self, x: Tensor | ArrayLike) -> Tensor:
         """Inputs as a tensor of floating-point numbers, in their own precision."""
-        tensor = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+        tensor = _numbers(x, "x")
         if not tensor.ndim or tensor.shape[-1] != self.in_features:
             raise ValueError(f"x must have shape (..., {self.in_features}), got {tuple(tensor.shape)}")
+        if tensor.isinf().any():
+            raise ValueError("x must be finite, or NaN where it is not observed, got an infinite entry")
         return tensor.to(self._anchor.device, tensor.dtype if tensor.is_floating_point() else self._anchor.dtype)
 
     def _examples(self, x: Tensor | ArrayLike, label: Tensor | ArrayLike) -> tuple[Tensor, Tensor]:
         """Examples and their classes, checked."""
         x = self._inputs(x)
-        label = (label if isinstance(label, Tensor) else torch.as_tensor(np.asarray(label))).to(x.device)
+        label = _numbers(label, "label").to(x.device)
         if x.ndim != 2 or not len(x):
             raise ValueError(f"x must have shape (n, {self.in_features}) with n at least 1, got {tuple(x.shape)}")
         if label.shape != x.shape[:1]:
@@ -437,8 +439,6 @@ class ContinualPFC(nn.Module):
             most = "" if self._announced is None else f" to {self._announced - 1}"
             wrong = lowest if lowest < 0 else highest
             raise ValueError(f"label must be from 0{most or ' on'}, got {wrong}")
-        if x.isinf().any():
-            raise ValueError("x must be finite, or NaN where it is not observed, got an infinite entry")
         return x, label
 
     # Learning
@@ -570,6 +570,28 @@ class ContinualPFC(nn.Module):
         """Makes room for as many parts as were saved."""
         self._replace(take_from_state(state_dict, prefix, self._anchor.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _numbers(values: Tensor | ArrayLike, name: str) -> Tensor:
+    """Real numbers as a tensor."""
+    array = values if isinstance(values, Tensor) else np.asarray(values)
+    if not isinstance(array, Tensor):
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"{name} must hold real numbers, got {array.dtype}")
+        return torch.as_tensor(array)
+    if array.is_complex():
+        raise TypeError(f"{name} must hold real numbers, got {array.dtype}")
+    return array
+
+
+def _weights(weight: Tensor | ArrayLike, x: Tensor) -> Tensor:
+    """What each example counts, checked."""
+    found = _numbers(weight, "weight").to(x)
+    if found.shape != x.shape[:1]:
+        raise ValueError(f"weight must have shape {tuple(x.shape[:1])} to match x, got {tuple(found.shape)}")
+    if not (found.isfinite() & (found > 0)).all():
+        raise ValueError(f"weight must be finite and above 0, got {float(found[~(found.isfinite() & (found > 0))][0])}")
+    return found
 
 
 def _names(batches: Iterable[Hashable]) -> list[Hashable]:
