@@ -110,7 +110,6 @@ def test_infinite_and_other_wrong_values_change_nothing() -> None:
         model.learn(x, label, rows=[1, 2, 3])
     assert before.keys() == model.state_dict().keys() and model.batches == ("a",)
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
-    assert not model(np.full((1, 4), np.inf)).isnan().any()
 
 
 @pytest.mark.parametrize("scale", ["common", "features"])
