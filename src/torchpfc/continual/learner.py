@@ -19,7 +19,7 @@ from torchpfc.continual.scaling import Scale, Sketch
 from torchpfc.nmf.parts import make_parts
 from torchpfc.nn.block import PFCBlock
 from torchpfc.optim.ledger import Ledger
-from torchpfc.solvers import FISTA, NonnegativeLeastSquares, Solver, solve
+from torchpfc.solvers import FewParts, NonnegativeLeastSquares, Solver, solve
 from torchpfc.solvers.checks import check_at_least_one
 from torchpfc.solvers.descent import estimate_lipschitz
 
@@ -89,7 +89,7 @@ class ContinualPFC(nn.Module):
         refine: Passes of the factorization, with the same `l1`; 0 keeps the means. Only with a common scale.
         views: Gives several looks at inputs, such as `Shifts`. A class explains an input as well as the look that it
             explains best. Parts are made of the inputs as they are.
-        solver: How h is found.
+        solver: How h is found, `FewParts()` by default.
         scale: `"common"` takes features as they are: images, counts, embeddings. `"features"` brings each to a scale of
             its own, around its median, for tables. Where there are signs, each feature becomes two, what is above zero
             and what is below. `"auto"` is the former for features that look like pixels or counts: 16 or more, never
@@ -155,7 +155,7 @@ class ContinualPFC(nn.Module):
             raise ValueError(f"scale must be 'common', 'features' or 'auto', got {scale!r}")
         self.in_features, self.columns_per_class = in_features, columns_per_class
         self.l1, self.power, self.refine, self.views = l1, power, refine, views
-        self.solver = FISTA(max_iter=100) if solver is None else solver
+        self.solver = FewParts(max_iter=100) if solver is None else solver
         self.scale, self.read_out, self.max_parts, self.wait = scale, read_out, max_parts, wait
         self.block = None
         self._announced = num_classes

@@ -25,7 +25,7 @@ from torchpfc.optim.ledger import Ledger
 from torchpfc.sklearn.learning import codes, couple
 from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, InputScale, Rows, dense
 from torchpfc.sklearn.saving import SAVED, load_estimator, save_estimator
-from torchpfc.solvers import FewParts, Implicit
+from torchpfc.solvers import FISTA, FewParts, Implicit
 from torchpfc.unlearning import ForgetReport, forget
 from torchpfc.unlearning.report import How
 
@@ -339,13 +339,15 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _new_block(self, weight_x: Tensor, weight_y: Tensor, *, nonnegative: bool) -> PFCBlock:
         """A block with these weights."""
+        steps = int(getattr(self, "inference_steps", 100))
         block = PFCBlock(
             weight_x.shape[0],
             weight_y.shape[0],
             weight_x.shape[1],
             nonnegative=nonnegative,
             l1=float(self.l1),
-            solver=FewParts(max_iter=int(getattr(self, "inference_steps", 100))),
+            # Parts with signs do not all look alike: steps get far, and in tables exact codes predicted worse.
+            solver=FewParts(max_iter=steps) if nonnegative else FISTA(max_iter=steps),
             adjoint=Implicit.fast(),
             device=weight_x.device,
             dtype=weight_x.dtype,

@@ -62,7 +62,8 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             of all entries are zero and no feature reaches more than 100 times what is usual.
         l1: Weight of the sum of h in what h minimizes, for inputs scaled to a size of 1; makes explanations short.
         reconstruction: What the error of the reconstruction counts in learning, where that of the scores counts 1.
-        inference_steps: Steps in which a code is found, at most; see `FewParts`.
+        inference_steps: Steps in which a code is found, of `FISTA`; rounds of `FewParts` at most where parts are
+            non-negative.
         max_iter: Epochs of learning by gradients, at most.
         learning_rate: Of these.
         batch_size: Examples in a step; `"auto"` is 200.

@@ -44,7 +44,8 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
         l1: Weight of the sum of h in what h minimizes, for inputs scaled to a size of 1; makes explanations short.
         reconstruction: What the error of the reconstruction counts in learning, where that of the prediction, scaled to
             a standard deviation of 1, counts 1.
-        inference_steps: Steps in which a code is found, at most; see `FewParts`.
+        inference_steps: Steps in which a code is found, of `FISTA`; rounds of `FewParts` at most where parts are
+            non-negative.
         max_iter: Epochs of learning by gradients, at most.
         learning_rate: Of these.
         batch_size: Examples in a step; `"auto"` is 200.

@@ -130,7 +130,8 @@ class SupervisedPFC(PFCEstimator):
         if test is not None:
             h = codes(block, test.x)
             before, after = (
-                float((test.weight * (guess - test.target).square().sum(1)).sum()) for guess in (F.linear(h, block.weight_y), F.linear(h, found))
+                float((test.weight * (guess - test.target).square().sum(1)).sum())
+                for guess in (F.linear(h, block.weight_y), F.linear(h, found))
             )
             if not after < before:
                 return
