@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -71,7 +71,7 @@ class Ours:
     """`ContinualPFC` as the others are used."""
 
     def __init__(self, settings: Mapping[str, Any], encoder: Encoder, width: int) -> None:
-        read_out = RidgeReadout(WordFeatures(torch.from_numpy(encoder.words())), ridge=settings["ridge"])
+        read_out = RidgeReadout(WordFeatures(torch.from_numpy(encoder.words())))
         self.model = ContinualPFC(width, columns_per_class=settings["columns"], read_out=read_out)
         self.labels: list[str] = []
 
@@ -99,7 +99,7 @@ def bytes_of_ours(learner: Ours) -> float:
 
 
 LEARNERS = {
-    "ours": Learner(Ours, {"ridge": (0.01, 0.03, 0.1), "columns": (10,)}, bytes_of_ours),
+    "ours": Learner(Ours, {"columns": (10,)}, bytes_of_ours, {"ridge": (0.01, 0.03, 0.1)}),
     "nearest mean": Learner(lambda settings, *_: NearestMeanClassifier(), {}, lambda m: m.sums_.bytes_kept()),
     "lda": Learner(
         lambda settings, *_: StreamingLDAClassifier(**settings),
@@ -139,7 +139,11 @@ def choices(settings: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
 
 def weigh(model: Any, penalties: Mapping[str, float]) -> None:
     for name, value in penalties.items():
-        setattr(model.sums_, name, value)
+        if isinstance(model, Ours):
+            assert model.model.read_out is not None
+            model.model.read_out = replace(model.model.read_out, **{name: value})
+        else:
+            setattr(model.sums_, name, value)
 
 
 def scores_of(learner: Learner, model: Any, x: Numbers) -> Any:

@@ -39,6 +39,8 @@ BAGS = 4
 """Of explainable boosting machines: 14 by default, with which they take most of an hour."""
 EBM_SCORES = 300
 """Features times classes, beyond which they are not fitted at all."""
+EBM_PAIRS = 12
+"""Features, beyond which they have no terms of two: with 30, one fit takes a quarter of an hour."""
 
 MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "pfc": (lambda: PFCClassifier(random_state=0), lambda: PFCRegressor(random_state=0)),
@@ -68,8 +70,8 @@ def judge(model: str, table: TableSet, train: Array, test: Array) -> tuple[float
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of those that stop before they converge there are many
         made = MODELS[model][not table.classes]()
-        if model == "ebm" and len(np.unique(table.y)) > 2 and table.classes:
-            made.set_params(interactions=0)  # as the package advises, and hardly any would come to an end
+        if model == "ebm" and (table.X.shape[1] > EBM_PAIRS or (table.classes and len(np.unique(table.y)) > 2)):
+            made.set_params(interactions=0)  # with several classes the package advises against them
         fitted = made.fit(table.X[train], table.y[train])
     seconds = time.perf_counter() - begin
     return 100 * float(fitted.score(table.X[test], table.y[test])), seconds

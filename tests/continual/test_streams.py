@@ -90,15 +90,26 @@ def test_infinite_and_other_wrong_values_change_nothing() -> None:
         (ValueError, "label must be from 0 to 2, got 3", (x, bad)),
         (ValueError, "x must be finite, or NaN where it is not observed, got an infinite entry", (x * np.inf, label)),
         (TypeError, "label must be whole numbers, got torch.float64", (x, label / 2)),
+        (TypeError, "label must hold real numbers, got <U1", (x, ["a"] * 200)),
+        (TypeError, "x must hold real numbers, got complex128", (x + 1j, label)),
+        (TypeError, "x must hold real numbers, got torch.complex128", (torch.tensor(x + 1j), label)),
         (ValueError, r"x must have shape \(n, 4\) with n at least 1, got \(0, 4\)", (x[:0], label[:0])),
     ]:
         with pytest.raises(error, match=message):
             model.learn(*arguments)
+    for weight, message in [
+        (np.where(label == 0, -1.0, 1.0), "weight must be finite and above 0, got -1"),
+        (np.full(200, np.nan), "weight must be finite and above 0, got nan"),
+        (np.ones(3), r"weight must have shape \(200,\) to match x, got \(3,\)"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            model.learn(x, label, weight=weight)
+    with pytest.raises(ValueError, match="x must be finite"):
+        model(x * np.inf)
     with pytest.raises(ValueError, match=r"rows must number each of the 200 examples, got 3 numbers"):
         model.learn(x, label, rows=[1, 2, 3])
     assert before.keys() == model.state_dict().keys() and model.batches == ("a",)
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
-    assert not model(np.full((1, 4), np.inf)).isnan().any()
 
 
 @pytest.mark.parametrize("scale", ["common", "features"])

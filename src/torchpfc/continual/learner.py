@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
@@ -13,20 +12,17 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from torchpfc.continual.portion import Portion, mean_parts
+from torchpfc.continual.cones import Cones, Look
+from torchpfc.continual.portion import Portion
 from torchpfc.continual.readout import RidgeReadout
-from torchpfc.continual.scaling import Scale, Sketch
-from torchpfc.nmf.parts import make_parts
+from torchpfc.continual.recipe import Recipe
+from torchpfc.continual.saving import take_from_state, to_state
 from torchpfc.nn.block import PFCBlock
 from torchpfc.optim.ledger import Ledger
-from torchpfc.solvers import FewParts, NonnegativeLeastSquares, Solver, solve
+from torchpfc.solvers import FISTA, Solver
 from torchpfc.solvers.checks import check_at_least_one
-from torchpfc.solvers.descent import estimate_lipschitz
 
 _ROWS_AT_ONCE = 1000
-_PORTIONS = "portions."
-_SAME = 1e-6
-"""Parts of norm 1 that differ from an example by no more than this are copies of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,12 +85,14 @@ class ContinualPFC(nn.Module):
         refine: Passes of the factorization, with the same `l1`; 0 keeps the means. Only with a common scale.
         views: Gives several looks at inputs, such as `Shifts`. A class explains an input as well as the look that it
             explains best. Parts are made of the inputs as they are.
-        solver: How h is found, `FewParts()` by default.
+        solver: How h is found, `FISTA()` by default. `FewParts()` is several times as fast where classes have hundreds
+            of parts.
         scale: `"common"` takes features as they are: images, counts, embeddings. `"features"` brings each to a scale of
             its own, around its median, for tables. Where there are signs, each feature becomes two, what is above zero
             and what is below. `"auto"` is the former for features that look like pixels or counts: 16 or more, never
             negative and alike in size (`Sketch.in_one_unit`).
-        read_out: Adds the scores of a linear read-out of fixed features, from sums that are kept by batch.
+        read_out: Adds the scores of a linear read-out of fixed features, from sums that are kept by batch. Its ridge
+            may be another later, its features may not.
         max_parts: How many parts there may be, but one for each class; beyond that the two most alike of the class with
             most parts become one. Bounds memory, and the time that a call takes.
         wait: Whether a class waits for its second example before it gets a part. The first is kept until then.
@@ -155,18 +153,17 @@ class ContinualPFC(nn.Module):
             raise ValueError(f"scale must be 'common', 'features' or 'auto', got {scale!r}")
         self.in_features, self.columns_per_class = in_features, columns_per_class
         self.l1, self.power, self.refine, self.views = l1, power, refine, views
-        self.solver = FewParts(max_iter=100) if solver is None else solver
+        self.solver = FISTA(max_iter=100) if solver is None else solver
         self.scale, self.read_out, self.max_parts, self.wait = scale, read_out, max_parts, wait
         self.block = None
         self._announced = num_classes
         self._portions: list[Portion] = []
         self._names: dict[Hashable, None] = {}
-        self._scale: Scale | None = None
-        self._signed = False
-        self._read_out_weight: Tensor | None = None
-        self._stacked: tuple[tuple[int, int], list[_Stack]] | None = None
+        self._found_weight: tuple[RidgeReadout, Tensor] | None = None
+        self._found_cones: tuple[tuple[int, int], Cones] | None = None
         # Says where the model lives while there is no part yet.
         self.register_buffer("_anchor", torch.empty(0, device=device, dtype=dtype), persistent=False)
+        self._encoding = self._recipe.encoding([])
 
     # What it knows
 
@@ -229,7 +226,7 @@ class ContinualPFC(nn.Module):
         x: Tensor | ArrayLike,
         label: Tensor | ArrayLike,
         *,
-        weight: Tensor | None = None,
+        weight: Tensor | ArrayLike | None = None,
         count: int | None = None,
         batch: Hashable = None,
         ledger: Ledger | None = None,
@@ -257,7 +254,7 @@ class ContinualPFC(nn.Module):
         """
         x, label = self._examples(x, label)
         check_at_least_one(count=count)
-        weight = None if weight is None else torch.as_tensor(weight, dtype=x.dtype, device=x.device)
+        weight = None if weight is None else _weights(weight, x)
         if ledger is not None and self.max_parts is not None:
             raise ValueError("ledger must be None with max_parts, which makes one part of several, got one")
         numbers = None if rows is None else torch.as_tensor(rows if isinstance(rows, Tensor) else list(rows)).cpu()
@@ -273,7 +270,8 @@ class ContinualPFC(nn.Module):
             start = sum(portion.count for portion in portions[:-1])
             gained[c] = range(start, start + portions[-1].count)
         total = sum(portion.count for portion in portions)
-        portions = self._fewer(portions)
+        if self.max_parts is not None:
+            portions = self._recipe.fewer(portions, self.max_parts)
         self._replace(portions, self._names | {batch: None})
         if sum(portion.count for portion in portions) < total:
             gained = dict.fromkeys(gained, range(0))
@@ -356,23 +354,14 @@ class ContinualPFC(nn.Module):
         """
         flat = self._inputs(x).reshape(-1, self.in_features)
         h = self._anchor.new_zeros(len(flat), self.num_basis)
-        gain, base = torch.zeros_like(h), self._base(flat)
-        y = base.clone()
-        for classes in self._stacks():
-            codes, gains, objectives = [], [], []
-            for problem in self._problems(flat, classes.W):
-                code = solve(problem, self.solver, lipschitz=classes.L).h
-                # By x W + rest W = 2 x W - h W^T W the gains of a class add up to 1 - 2 objective, whatever h is.
-                slope = (problem.x + problem.residual(code)) @ classes.W
-                codes.append(code)
-                gains.append(code * (slope - 2 * self.l1))
-                objectives.append(problem.objective(code))
-            best = torch.stack(objectives).argmin(0)  # (classes, n)
-            rows = torch.arange(len(flat), device=h.device)
-            for place, (c, columns) in enumerate(zip(classes.labels, classes.columns, strict=True)):
-                h[:, columns] = torch.stack(codes)[best[place], place, rows][:, : len(columns)]
-                gain[:, columns] = torch.stack(gains)[best[place], place, rows][:, : len(columns)]
-                y[:, c] += gain[:, columns].sum(1)
+        gain, base = torch.zeros_like(h), self._anchor.new_zeros(len(flat), self.num_classes)
+        y = torch.zeros_like(base)
+        for start in range(0, len(flat), _ROWS_AT_ONCE):
+            rows = slice(start, start + _ROWS_AT_ONCE)
+            base[rows] = y[rows] = self._base(flat[rows])
+            for c, columns, codes, gains in self._cones().codes(self._looks(flat[rows])):
+                h[rows, columns], gain[rows, columns] = codes, gains
+                y[rows, c] += gains.sum(1)
         return ConeCoupling(y, h, gain, base)
 
     @property
@@ -386,7 +375,7 @@ class ContinualPFC(nn.Module):
             return self._anchor.new_empty(0, self.in_features)
         if self.scale != "common":
             return torch.cat([portion.parts for portion in self._portions], 1).mT
-        return self._unsplit(self._columns(self._portions, None, signed=self._signed).mT)
+        return self._encoding.decode(self._recipe.columns(self._portions, self._encoding).mT)
 
     def reconstruct(self, x: Tensor | ArrayLike) -> Tensor:
         """What the parts of the class that explains an input best make of it, in units of the input.
@@ -395,12 +384,7 @@ class ContinualPFC(nn.Module):
             x: Inputs, of shape (n, in_features).
         """
         flat = self._inputs(x).reshape(-1, self.in_features)
-        seen = self._unsplit(self.explained(self.couple(flat))).to(flat)
-        scaled = flat if self._scale is None else F.pad(self._scale.encode(flat), (0, 1), value=1.0)
-        own = self._unsplit(self.prepare(flat)).to(flat)  # by what factor an input was brought to its size
-        factor = scaled.abs().nan_to_num(nan=0.0).amax(1) / own.abs().amax(1).clamp(min=torch.finfo(own.dtype).tiny)
-        seen = seen * factor.unsqueeze(1)
-        return seen if self._scale is None else self._scale.decode(seen[:, :-1])
+        return self._encoding.restored(self.explained(self.couple(flat)), flat)
 
     def explained(self, coupling: ConeCoupling) -> Tensor:
         """The reconstructions by the class that explains each input best, as the parts see inputs.
@@ -421,14 +405,9 @@ class ContinualPFC(nn.Module):
     def _weight(self) -> Tensor:
         return self._anchor.new_empty(self.in_features, 0) if self.block is None else self.block.weight_x.detach()
 
-    def _unsplit(self, seen: Tensor) -> Tensor:
-        """What is above zero less what is below, without the power."""
-        above, below = seen.chunk(2, 1) if self._signed else (seen, torch.zeros_like(seen))
-        return above.pow(1 / self.power) - below.pow(1 / self.power)
-
     def prepare(self, x: Tensor) -> Tensor:
         """Inputs as the parts see them: raised to a power, and of norm 1, so that l1 means the same for all."""
-        return self._prepare(x, self._scale, signed=self._signed)
+        return self._encoding.encode(x)
 
     def extra_repr(self) -> str:
         """The sizes and settings shown when a model is printed."""
@@ -439,15 +418,17 @@ class ContinualPFC(nn.Module):
 
     def _inputs(self, x: Tensor | ArrayLike) -> Tensor:
         """Inputs as a tensor of floating-point numbers, in their own precision."""
-        tensor = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+        tensor = _numbers(x, "x")
         if not tensor.ndim or tensor.shape[-1] != self.in_features:
             raise ValueError(f"x must have shape (..., {self.in_features}), got {tuple(tensor.shape)}")
+        if tensor.isinf().any():
+            raise ValueError("x must be finite, or NaN where it is not observed, got an infinite entry")
         return tensor.to(self._anchor.device, tensor.dtype if tensor.is_floating_point() else self._anchor.dtype)
 
     def _examples(self, x: Tensor | ArrayLike, label: Tensor | ArrayLike) -> tuple[Tensor, Tensor]:
         """Examples and their classes, checked."""
         x = self._inputs(x)
-        label = (label if isinstance(label, Tensor) else torch.as_tensor(np.asarray(label))).to(x.device)
+        label = _numbers(label, "label").to(x.device)
         if x.ndim != 2 or not len(x):
             raise ValueError(f"x must have shape (n, {self.in_features}) with n at least 1, got {tuple(x.shape)}")
         if label.shape != x.shape[:1]:
@@ -459,22 +440,7 @@ class ContinualPFC(nn.Module):
             most = "" if self._announced is None else f" to {self._announced - 1}"
             wrong = lowest if lowest < 0 else highest
             raise ValueError(f"label must be from 0{most or ' on'}, got {wrong}")
-        if x.isinf().any():
-            raise ValueError("x must be finite, or NaN where it is not observed, got an infinite entry")
         return x, label
-
-    def _prepare(self, x: Tensor, scale: Scale | None, *, signed: bool) -> Tensor:
-        """Inputs of shape (n, m) as parts see them that were made with such settings; zeros where not observed."""
-        if scale is not None:
-            x = F.pad(scale.encode(x), (0, 1), value=1.0)  # the constant lets a code know how large the input is
-        size = x.abs().nan_to_num(nan=0.0)
-        # Sizes relative to the largest: no power or square can then leave the range of the type.
-        size = size / size.amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
-        size = size.to(self._anchor.dtype)
-        size = size if self.power == 1 else size.pow(self.power)
-        size = F.normalize(size, dim=-1, eps=torch.finfo(size.dtype).tiny)
-        above = size.where(x > 0, 0.0)
-        return torch.cat([above, size.where(x < 0, 0.0)], -1) if signed else above
 
     # Learning
 
@@ -512,140 +478,55 @@ class ContinualPFC(nn.Module):
                 del portions[place]
                 break
         if self.wait and len(x) == 1:
-            nothing = x.new_empty(0)
-            return Portion(batches, c, x.new_empty(self.in_features, 0), nothing, nothing.bool(), waiting=x)
-        generator = torch.Generator().manual_seed(seed)
-        count = min(count or self.columns_per_class, max(1, len(x) // 2))
-        sketch: Sketch | None = None
-        if self.scale != "common":
-            sketch = Sketch.of(x, weight)
-            scale = self._scale_by(sketch)
-            seen = self._prepare(x, scale, signed=True)
-            parts, counts = mean_parts(x, seen, count, weight=weight, generator=generator)
-            columns = self._prepare(parts.mT, scale, signed=True).mT
-        else:
-            seen = self._prepare(_filled(x), None, signed=bool((x < 0).any()))
-            parts = make_parts(
-                seen,
-                count,
-                weight=None if weight is None else weight.to(seen),
-                copies=False,
-                refine=self.refine if len(x) > 1 else 0,
-                l1=self.l1,
-                solver=self.solver,
-                generator=generator,
-            )
-            counts = parts.new_full((count,), float(len(x) if weight is None else weight.sum()) / count)
-            columns = parts
-        copies = (seen @ columns).amax(0) >= 1 - _SAME
-        factor = sums = None
-        if self.read_out is not None:
-            given = x.nan_to_num(nan=0.0)
-            factor, sums = self.read_out.factor(given, weight), self.read_out.sums(given, weight)
-        return Portion(batches, c, parts, counts, copies, sketch, factor, sums)
+            return self._recipe.waiting(x, c, batches)
+        return self._recipe.portion(x, c, weight, count or self.columns_per_class, batches, seed)
 
-    def _fewer(self, portions: list[Portion]) -> list[Portion]:
-        """Portions with no more parts than there may be: the two most alike of the class with most become one."""
-        counts: dict[int, int] = {}
-        for portion in portions:
-            counts[portion.label] = counts.get(portion.label, 0) + portion.count
-        scale, signed = self._seen_through(portions)
-        while self.max_parts is not None and sum(counts.values()) > self.max_parts:
-            largest = max(counts, key=lambda c: (counts[c], -c))
-            if counts[largest] < 2:
-                break
-            places = [place for place, portion in enumerate(portions) if portion.label == largest and portion.count]
-            W = self._columns([portions[place] for place in places], scale, signed=signed)
-            likeness = (W.mT @ W).masked_fill_(torch.ones_like(W.mT @ W, dtype=torch.bool).tril(), -torch.inf)
-            pair = divmod(int(likeness.argmax()), W.shape[1])
-            column = [(place, k) for place in places for k in range(portions[place].count)]
-            (place, one), (later, two) = column[pair[0]], column[pair[1]]
-            if later != place:
-                two += portions[place].count
-                portions[place] = portions[place].merged(portions.pop(later))
-            portions[place] = portions[place].joined(one, two, unit=self.scale == "common")
-            counts[largest] -= 1
-        return portions
+    @property
+    def _recipe(self) -> Recipe:
+        settings = self.in_features, self.scale, self.power, self.l1, self.refine, self.solver, self.read_out
+        return Recipe(*settings, self._anchor.dtype)
 
     # What follows from the portions
 
     def _replace(self, portions: list[Portion], names: dict[Hashable, None] | None = None) -> None:
         """Puts portions in the place of those that there are: all else is computed first, and changed last."""
-        scale, signed = self._seen_through(portions)
+        encoding = self._recipe.encoding(portions)
         labels = [portion.label for portion in portions for _ in range(portion.count)]
         block = None
         if labels:
-            W = self._columns(portions, scale, signed=signed)
+            W = self._recipe.columns(portions, encoding)
             outputs = max(max(labels) + 1, 1) if self._announced is None else self._announced
             owners = torch.arange(outputs, device=W.device).unsqueeze(1) == torch.tensor(labels, device=W.device)
             block = self._make_block(len(W), outputs, len(labels))
             block.set_parts_(W, owners.to(W.dtype))
-        self._portions, self._scale, self._signed, self.block = portions, scale, signed, block
+        self._portions, self._encoding, self.block = portions, encoding, block
         # A stream has many names: whoever knows them says so.
         self._names = dict.fromkeys(name for p in portions for name in p.batches) if names is None else names
-        self._read_out_weight = self._stacked = None
-
-    def _seen_through(self, portions: Sequence[Portion]) -> tuple[Scale | None, bool]:
-        """The scale of the features, None for a common one, and whether each is two: above zero, and below."""
-        sketches = [portion.sketch for portion in portions if portion.sketch is not None]
-        if sketches:
-            scale = self._scale_by(Sketch.merged(sketches))
-            return scale, scale is not None or any(bool((sketch.points < 0).any()) for sketch in sketches)
-        return None, any(len(portion.parts) > self.in_features for portion in portions)
-
-    def _scale_by(self, sketch: Sketch) -> Scale | None:
-        return None if self.scale == "auto" and sketch.in_one_unit() else Scale.of(sketch)
-
-    def _columns(self, portions: Sequence[Portion], scale: Scale | None, *, signed: bool) -> Tensor:
-        """The parts of portions as columns of norm 1 in the block; zeros for those that were forgotten."""
-        if self.scale == "common":
-            rows = (1 + signed) * self.in_features
-            return torch.cat([F.pad(portion.parts, (0, 0, 0, rows - len(portion.parts))) for portion in portions], 1)
-        W = torch.cat([portion.parts for portion in portions], 1)
-        return self._prepare(W.mT, scale, signed=signed).mT * (torch.cat([p.counts for p in portions]) > 0)
+        self._found_weight = self._found_cones = None
 
     def _make_block(self, in_features: int, num_classes: int, num_basis: int) -> PFCBlock:
         options: dict[str, Any] = {"device": self._anchor.device, "dtype": self._anchor.dtype}
         sizes = in_features, num_classes, num_basis
         return PFCBlock(*sizes, solver=self.solver, l1=self.l1, **options).train(self.training)
 
-    def _stacks(self) -> list[_Stack]:
-        """The parts of all classes in a few stacks, of classes that have about as many."""
-        if self.block is None:
-            return []
-        weight = self.block.weight_x.detach()
-        version = weight.data_ptr(), self.block.weight_x._version
-        if self._stacked is None or self._stacked[0] != version:
-            owners = self.owners
-            groups: dict[int, list[tuple[int, Tensor]]] = {}
-            for c in [c for c in torch.unique(owners).tolist() if c >= 0]:
-                columns = (owners == c).nonzero()[:, 0]
-                groups.setdefault(len(columns).bit_length(), []).append((c, columns))
-            self._stacked = version, [_Stack.of(weight, classes) for _, classes in sorted(groups.items())]
-        return self._stacked[1]
+    def _cones(self) -> Cones:
+        """The parts of each class."""
+        weight = self._weight()
+        version = weight.data_ptr(), weight._version
+        if self._found_cones is None or self._found_cones[0] != version:
+            self._found_cones = version, Cones.of(weight, self.owners, self.l1, self.solver)
+        return self._found_cones[1]
 
-    def _problems(self, x: Tensor, W: Tensor) -> list[NonnegativeLeastSquares]:
-        """How well each class of a stack explains each look at some inputs."""
-        problems = []
-        for look in [x] if self.views is None else self.views(x).unbind():
-            seen = self.prepare(look)
-            mask = None
-            if (gaps := look.isnan()).any():
-                observed = ~gaps if self._scale is None else F.pad(~gaps, (0, 1), value=True)
-                mask = observed.repeat(1, seen.shape[1] // observed.shape[1]).expand(len(W), *seen.shape)
-            problems.append(NonnegativeLeastSquares(seen.expand(len(W), *seen.shape), W, l1=self.l1, mask=mask))
-        return problems
+    def _looks(self, x: Tensor) -> list[Look]:
+        """The looks at some inputs."""
+        looks = [x] if self.views is None else self.views(x).unbind()
+        return [(self._encoding.encode(look), self._encoding.observed(look)) for look in looks]
 
     def _scores(self, x: Tensor) -> Tensor:
         """The scores of a few inputs."""
         y = self._base(x)
-        for stack in self._stacks():
-            shares = []
-            for problem in self._problems(x, stack.W):
-                objective = problem.objective(solve(problem, self.solver, lipschitz=stack.L).h)
-                # Half the squared norm is 1/2, or 0.
-                shares.append((1 - 2 * objective) * problem.x.any(-1))
-            y[:, stack.labels] += torch.stack(shares).amax(0).T
+        for labels, shares in self._cones().shares(self._looks(x)):
+            y[:, labels] += shares.T
         return y
 
     def _base(self, x: Tensor) -> Tensor:
@@ -663,13 +544,14 @@ class ContinualPFC(nn.Module):
         """
         if self.read_out is None or not any(portion.sums is not None for portion in self._portions):
             return None
-        if self._read_out_weight is None:
+        if self._found_weight is None or self._found_weight[0] is not self.read_out:
             kept = [(p.label, p.factor, p.sums) for p in self._portions if p.factor is not None and p.sums is not None]
             sums = kept[0][2].new_zeros(self.num_classes, len(kept[0][2]))
             for c, _, total in kept:
                 sums[c] += total
-            self._read_out_weight = self.read_out.solve([factor for _, factor, _ in kept], sums).to(self._anchor.dtype)
-        return self._read_out_weight
+            weight = self.read_out.solve([factor for _, factor, _ in kept], sums).to(self._anchor.dtype)
+            self._found_weight = self.read_out, weight
+        return self._found_weight[1]
 
     # Moving and saving
 
@@ -677,93 +559,43 @@ class ContinualPFC(nn.Module):
         """Moves also what is kept by batch."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._portions = [portion.map(fn) for portion in self._portions]
-        self._scale, self._signed = self._seen_through(self._portions)
-        self._read_out_weight = self._stacked = None
+        self._encoding = self._recipe.encoding(self._portions)
+        self._found_weight = self._found_cones = None
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for place, portion in enumerate(self._portions):
-            for name, value in portion.tensors().items():
-                destination[f"{prefix}{_PORTIONS}{place}.{name}"] = value
-        names = [[_to_plain(batch) for batch in portion.batches] for portion in self._portions]
-        text = json.dumps([[portion.label, own] for portion, own in zip(self._portions, names, strict=True)])
-        destination[f"{prefix}{_PORTIONS}names"] = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        destination.update(to_state(self._portions, prefix))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Makes room for as many parts as were saved."""
-        start = f"{prefix}{_PORTIONS}"
-        saved = {key[len(start) :]: state_dict.pop(key) for key in list(state_dict) if key.startswith(start)}
-        if saved:
-            names = json.loads(bytes(saved.pop("names").tolist()))
-            found: list[dict[str, Tensor]] = [{} for _ in names]
-            for key, value in saved.items():
-                place, _, name = key.partition(".")
-                found[int(place)][name] = value.to(self._anchor.device, copy=True)
-            portions = [
-                Portion.from_tensors(tuple(map(_from_plain, batches)), label, tensors)
-                for (label, batches), tensors in zip(names, found, strict=True)
-            ]
-        else:
-            portions = _portions_of_block(state_dict, f"{prefix}block.")
-        self._replace(portions)
+        self._replace(take_from_state(state_dict, prefix, self._anchor.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-@dataclass(frozen=True, eq=False)
-class _Stack:
-    """The parts of classes that have about as many, filled up with zeros."""
-
-    labels: list[int]
-    columns: list[Tensor]
-    W: Tensor
-    L: Tensor
-    """The largest eigenvalue of each class's Gram matrix."""
-
-    @classmethod
-    def of(cls, weight: Tensor, classes: list[tuple[int, Tensor]]) -> _Stack:
-        widest = max(len(columns) for _, columns in classes)
-        W = torch.stack([F.pad(weight[:, columns], (0, widest - len(columns))) for _, columns in classes])
-        return cls([c for c, _ in classes], [columns for _, columns in classes], W, estimate_lipschitz(W))
+def _numbers(values: Tensor | ArrayLike, name: str) -> Tensor:
+    """Real numbers as a tensor."""
+    array = values if isinstance(values, Tensor) else np.asarray(values)
+    if not isinstance(array, Tensor):
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"{name} must hold real numbers, got {array.dtype}")
+        return torch.as_tensor(array)
+    if array.is_complex():
+        raise TypeError(f"{name} must hold real numbers, got {array.dtype}")
+    return array
 
 
-def _filled(x: Tensor) -> Tensor:
-    """Examples with the means of features in the place of what is not observed."""
-    gaps = x.isnan()
-    return x.where(~gaps, x.nanmean(0).nan_to_num(nan=0.0)) if gaps.any() else x
-
-
-def _portions_of_block(state: dict[str, Any], prefix: str) -> list[Portion]:
-    """Portions for a block that was saved without: each run of columns of one class as a batch."""
-    weight, outputs = state.get(f"{prefix}weight_x"), state.get(f"{prefix}weight_y")
-    if weight is None or outputs is None:
-        return []
-    labels = torch.where(weight.any(0), outputs.argmax(0), -1)
-    runs, sizes = torch.unique_consecutive(labels, return_counts=True)
-    portions: list[Portion] = []
-    for c, parts in zip(runs.tolist(), torch.split(weight, sizes.tolist(), 1), strict=True):
-        counts = torch.ones_like(parts[0])
-        batches = () if c < 0 else (len(portions),)
-        portions.append(Portion(batches, c, parts.clone(), counts, torch.zeros_like(counts, dtype=torch.bool)))
-    return portions
+def _weights(weight: Tensor | ArrayLike, x: Tensor) -> Tensor:
+    """What each example counts, checked."""
+    found = _numbers(weight, "weight").to(x)
+    if found.shape != x.shape[:1]:
+        raise ValueError(f"weight must have shape {tuple(x.shape[:1])} to match x, got {tuple(found.shape)}")
+    if not (found.isfinite() & (found > 0)).all():
+        raise ValueError(f"weight must be finite and above 0, got {float(found[~(found.isfinite() & (found > 0))][0])}")
+    return found
 
 
 def _names(batches: Iterable[Hashable]) -> list[Hashable]:
     if isinstance(batches, str | bytes) or not isinstance(batches, Iterable):
         raise TypeError(f"batches must be a list of names, got {batches!r}; for one batch say [{batches!r}]")
     return list(batches)
-
-
-def _to_plain(name: Hashable) -> Any:
-    """A name as JSON; a tuple becomes a list."""
-    if isinstance(name, tuple):
-        return [_to_plain(part) for part in name]
-    if isinstance(name, np.generic):
-        name = name.item()
-    if not isinstance(name, str | int | float | None):
-        raise TypeError(f"batch must be text, a number or a tuple of these to be saved, got {name!r}")
-    return name
-
-
-def _from_plain(name: Any) -> Hashable:
-    return tuple(map(_from_plain, name)) if isinstance(name, list) else name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -125,8 +125,8 @@ class RidgeReadout:
             diagonal = A.square().sum(0)
         else:
             G = -total * mean.outer(mean)
-            for factor in factors:
-                G += factor[:, 1:].double().mT @ factor[:, 1:].double()
+            for rows in _in_tall_pieces(factors):
+                G.addmm_(rows[:, 1:].double().mT, rows[:, 1:].double())
             diagonal = G.diagonal()
         rho = self.ridge * float(diagonal.sum()) / d
         if rho <= 0:
@@ -138,6 +138,18 @@ class RidgeReadout:
             assert G is not None
             B = _solve(G, rho, b.mT).mT
         return torch.cat([sums[:, :1] / total - B @ mean.unsqueeze(1), B], 1)
+
+
+def _in_tall_pieces(factors: Sequence[Tensor]) -> Iterator[Tensor]:
+    """The rows of all factors, many at a time: each product then reads and writes the sum for all of them."""
+    piece: list[Tensor] = []
+    for factor in factors:
+        piece.append(factor)
+        if sum(map(len, piece)) >= _ROWS_AT_ONCE:
+            yield torch.cat(piece)
+            piece = []
+    if piece:
+        yield torch.cat(piece)
 
 
 def _solve(G: Tensor, rho: float, b: Tensor) -> Tensor:

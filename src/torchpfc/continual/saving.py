@@ -1,0 +1,85 @@
+"""What batches have left behind, as tensors by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchpfc.continual.portion import Portion
+
+_PORTIONS = "portions."
+
+
+def to_state(portions: Sequence[Portion], prefix: str) -> dict[str, Tensor]:
+    """Portions as tensors; labels and the names of batches are JSON in one of them.
+
+    Args:
+        portions: The portions.
+        prefix: What names begin with.
+    """
+    state = {
+        f"{prefix}{_PORTIONS}{place}.{name}": value
+        for place, portion in enumerate(portions)
+        for name, value in portion.tensors().items()
+    }
+    text = json.dumps([[portion.label, [_to_plain(batch) for batch in portion.batches]] for portion in portions])
+    return state | {f"{prefix}{_PORTIONS}names": torch.tensor(list(text.encode()), dtype=torch.uint8)}
+
+
+def take_from_state(state: dict[str, Any], prefix: str, device: torch.device) -> list[Portion]:
+    """The portions of a state, which is left without them.
+
+    A block that was saved without portions, as version 0.1 did, has one for each run of columns of one class.
+
+    Args:
+        state: The state of a learner.
+        prefix: What names begin with.
+        device: Where they are to live.
+    """
+    start = f"{prefix}{_PORTIONS}"
+    saved = {key[len(start) :]: state.pop(key) for key in list(state) if key.startswith(start)}
+    if not saved:
+        return _portions_of_block(state, f"{prefix}block.")
+    names = json.loads(bytes(saved.pop("names").tolist()))
+    found: list[dict[str, Tensor]] = [{} for _ in names]
+    for key, value in saved.items():
+        place, _, name = key.partition(".")
+        found[int(place)][name] = value.to(device, copy=True)
+    return [
+        Portion.from_tensors(tuple(map(_from_plain, batches)), label, tensors)
+        for (label, batches), tensors in zip(names, found, strict=True)
+    ]
+
+
+def _portions_of_block(state: dict[str, Any], prefix: str) -> list[Portion]:
+    weight, outputs = state.get(f"{prefix}weight_x"), state.get(f"{prefix}weight_y")
+    if weight is None or outputs is None:
+        return []
+    labels = torch.where(weight.any(0), outputs.argmax(0), -1)
+    runs, sizes = torch.unique_consecutive(labels, return_counts=True)
+    portions: list[Portion] = []
+    for c, parts in zip(runs.tolist(), torch.split(weight, sizes.tolist(), 1), strict=True):
+        counts = torch.ones_like(parts[0])
+        batches = () if c < 0 else (len(portions),)
+        portions.append(Portion(batches, c, parts.clone(), counts, torch.zeros_like(counts, dtype=torch.bool)))
+    return portions
+
+
+def _to_plain(name: Hashable) -> Any:
+    """A name as JSON; a tuple becomes a list."""
+    if isinstance(name, tuple):
+        return [_to_plain(part) for part in name]
+    if isinstance(name, np.generic):
+        name = name.item()
+    if not isinstance(name, str | int | float | None):
+        raise TypeError(f"batch must be text, a number or a tuple of these to be saved, got {name!r}")
+    return name
+
+
+def _from_plain(name: Any) -> Hashable:
+    return tuple(map(_from_plain, name)) if isinstance(name, list) else name
