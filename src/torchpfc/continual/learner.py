@@ -86,7 +86,8 @@ class ContinualPFC(nn.Module):
         refine: Passes of the factorization, with the same `l1`; 0 keeps the means. Only with a common scale.
         views: Gives several looks at inputs, such as `Shifts`. A class explains an input as well as the look that it
             explains best. Parts are made of the inputs as they are.
-        solver: How h is found.
+        solver: How h is found, `FISTA()` by default. `FewParts()` is several times as fast where classes have hundreds
+            of parts.
         scale: `"common"` takes features as they are: images, counts, embeddings. `"features"` brings each to a scale of
             its own, around its median, for tables. Where there are signs, each feature becomes two, what is above zero
             and what is below. `"auto"` is the former for features that look like pixels or counts: 16 or more, never

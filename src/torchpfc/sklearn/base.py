@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -24,11 +25,11 @@ from torchpfc.interpret.recognition import Usual
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.saving import block_from, block_settings
 from torchpfc.optim.ledger import Ledger
-from torchpfc.sklearn.learning import couple
+from torchpfc.sklearn.learning import codes, couple
 from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, InputScale, Rows, dense, feature_scale
 from torchpfc.sklearn.saving import SAVED, load_estimator, save_estimator
 from torchpfc.sklearn.taught import Taught
-from torchpfc.solvers import FISTA, Implicit
+from torchpfc.solvers import FISTA, FewParts, Implicit
 from torchpfc.unlearning import ForgetReport, forget
 from torchpfc.unlearning.report import How, fingerprint
 
@@ -326,6 +327,11 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         given = self._given(X)
         return given, *self._answer(self.encode(given))
 
+    def _outputs(self, X: Any) -> Tensor:
+        """The block's predictions alone, which need no reconstructions."""
+        given = self._given(X)
+        return F.linear(codes(self.block_, self.encode(given)), self.block_.weight_y.detach())
+
     def _given(self, X: Any) -> Tensor:
         """Inputs as the user gives them, checked; NaN where they are not observed."""
         check_is_fitted(self)
@@ -367,13 +373,15 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _new_block(self, weight_x: Tensor, weight_y: Tensor, *, nonnegative: bool) -> PFCBlock:
         """A block with these weights."""
+        steps = int(getattr(self, "inference_steps", 100))
         block = PFCBlock(
             weight_x.shape[0],
             weight_y.shape[0],
             weight_x.shape[1],
             nonnegative=nonnegative,
             l1=float(self.l1),
-            solver=FISTA(max_iter=int(getattr(self, "inference_steps", 100))),
+            # Parts with signs do not all look alike: steps get far, and in tables exact codes predicted worse.
+            solver=FewParts(max_iter=steps) if nonnegative else FISTA(max_iter=steps),
             adjoint=Implicit.fast(),
             device=weight_x.device,
             dtype=weight_x.dtype,

@@ -60,7 +60,8 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             of all entries are zero and no feature reaches more than 100 times what is usual.
         l1: Weight of the sum of h in what h minimizes, for inputs scaled to a size of 1; makes explanations short.
         reconstruction: What the error of the reconstruction counts in learning, where that of the scores counts 1.
-        inference_steps: Steps in which a code is found.
+        inference_steps: Steps in which a code is found, of `FISTA`; rounds of `FewParts` at most where parts are
+            non-negative.
         max_iter: Epochs of learning by gradients, at most.
         learning_rate: Of these.
         batch_size: Examples in a step; `"auto"` is 200.
@@ -208,7 +209,7 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             An array of shape (n, n_classes); with two classes, how much the score of the second exceeds that of the
             first, of shape (n,).
         """
-        scores = self._numpy(self._couple(X)[2].double())
+        scores = self._numpy(self._outputs(X).double())
         if self._several():
             return scores - 0.5
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
@@ -219,7 +220,7 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         Args:
             X: Inputs, of shape (n, n_features_in_).
         """
-        scores = self._couple(X)[2]
+        scores = self._outputs(X)
         if self._several():
             return self._numpy((scores > 0.5).long())
         labels: Array = self.classes_[self._numpy(scores.argmax(1))]
@@ -234,7 +235,7 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         Returns:
             An array of shape (n, n_classes).
         """
-        scores = self._couple(X)[2].double()
+        scores = self._outputs(X).double()
         if self._several():
             return self._numpy(torch.softmax(self.sharpness_ * _odds(scores), 2)[..., 1])
         return self._numpy(torch.softmax(self.sharpness_ * scores, 1))
@@ -245,7 +246,7 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         Args:
             X: Inputs, of shape (n, n_features_in_).
         """
-        scores = self._couple(X)[2].double()
+        scores = self._outputs(X).double()
         if self._several():
             return self._numpy(torch.log_softmax(self.sharpness_ * _odds(scores), 2)[..., 1])
         return self._numpy(torch.log_softmax(self.sharpness_ * scores, 1))
@@ -306,6 +307,11 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         given = self._given(X)
         coupling = self.learner_.couple(given)
         return given, coupling.h, self._taught.scores(coupling.y), self.learner_.reconstruct(given)
+
+    def _outputs(self, X: Any) -> Tensor:
+        if not hasattr(self, "_taught"):
+            return super()._outputs(X)
+        return self._taught.scores(self.learner_.couple(self._given(X)).y)
 
     def encode(self, x: Tensor) -> Tensor:
         """Inputs as the block sees them.

@@ -52,7 +52,8 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC, StagedPFC): 
         l1: Weight of the sum of h in what h minimizes, for inputs scaled to a size of 1; makes explanations short.
         reconstruction: What the error of the reconstruction counts in learning, where that of the prediction, scaled to
             a standard deviation of 1, counts 1.
-        inference_steps: Steps in which a code is found.
+        inference_steps: Steps in which a code is found, of `FISTA`; rounds of `FewParts` at most where parts are
+            non-negative.
         max_iter: Epochs of learning by gradients, at most.
         learning_rate: Of these.
         batch_size: Examples in a step; `"auto"` is 200.
@@ -143,7 +144,7 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC, StagedPFC): 
         Returns:
             An array of shape (n,) or (n, n_outputs), as y was.
         """
-        y = self._couple(X)[2].double()
+        y = self._outputs(X).double()
         base, scale = self._affine()
         predicted = self._numpy(base + scale * y)
         return predicted[:, 0] if self._one_output else predicted

@@ -8,13 +8,14 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.constraints import keep_nonnegative
 from torchpfc.sklearn.base import PFCEstimator
-from torchpfc.sklearn.learning import couple, readout
+from torchpfc.sklearn.learning import codes, readout
 from torchpfc.sklearn.rows import ENOUGH_HELD_OUT, Array, InputScale, Rows, distinct, hold_out, sketched
 from torchpfc.training import Batches, BestWeights, EarlyStopping, Scored, fit
 
@@ -72,7 +73,7 @@ class SupervisedPFC(PFCEstimator):
         count = None if self.n_components == "auto" else int(self.n_components)
         block = self._new_block(*self._find_parts(train, count, generator), nonnegative=nonnegative)
         if train is not observed:  # what is missing becomes what the parts make of the rest
-            train = observed.filled(couple(block, observed.x)[2])
+            train = observed.filled(F.linear(codes(block, observed.x), block.weight_x.detach()))
         self._read_out(block, train)
         held = len(rows.x) - len(train.x)
         self._say(f"{len(train.x)} rows to learn from, {held} held out, {block.num_basis} parts")
@@ -100,12 +101,12 @@ class SupervisedPFC(PFCEstimator):
     def _read_out(self, block: PFCBlock, train: Rows, test: Rows | None = None) -> None:
         """Gives a block the best weights for the outputs of its codes, unless those it has do better on a test."""
         block.eval()
-        h, _, _ = couple(block, train.x)
-        found = readout(h, train.target, train.weight, nonnegative=block.nonnegative)
+        found = readout(codes(block, train.x), train.target, train.weight, nonnegative=block.nonnegative)
         if test is not None:
-            h_test, y, _ = couple(block, test.x)
+            h = codes(block, test.x)
             before, after = (
-                float((test.weight * (guess - test.target).square().sum(1)).sum()) for guess in (y, h_test @ found.mT)
+                float((test.weight * (guess - test.target).square().sum(1)).sum())
+                for guess in (F.linear(h, block.weight_y), F.linear(h, found))
             )
             if not after < before:
                 return
@@ -131,9 +132,10 @@ class SupervisedPFC(PFCEstimator):
             out = block.couple(x)
             return Scored(error(out.y, out.x, train.select(numbers)), out.y)
 
+        @torch.no_grad()
         def held_out_error() -> Tensor:
-            _, y, x = couple(block.eval(), held.x)
-            return error(y, x, held).double().cpu()
+            h = codes(block.eval(), held.x)
+            return error(F.linear(h, block.weight_y), F.linear(h, block.weight_x), held).double().cpu()
 
         optimizer = torch.optim.Adam(block.parameters(), lr=float(self.learning_rate))
         if block.nonnegative:
