@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -27,6 +28,7 @@ _MOST_OF_A_BATCH = 135
 """Parts of a batch at most where nobody says how many."""
 
 
+@dataclass(eq=False, repr=False)
 class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC, StagedPFC):  # type: ignore[misc]
     r"""Predicts numbers, one or several, from the parts that inputs are made of.
 
@@ -87,8 +89,11 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC, StagedPFC): 
         True
     """
 
-    base_: Array
-    output_scale_: Array
+    _: KW_ONLY
+    reconstruction: float = 0.5
+
+    base_: Array = field(init=False)
+    output_scale_: Array = field(init=False)
     """Units in which the block predicts each output."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
