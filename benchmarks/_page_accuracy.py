@@ -39,7 +39,8 @@ def tell_tables(data: Data) -> Told:
         " settings; only the explainable boosting machine (EBM) is a mean of 4 models, not of 14, without pairs of"
         " features where there are more than 12 of them or more than two classes, and left out where it would take"
         " hours. The linear model (logistic regression or ridge), nearest"
-        " neighbours and the MLP stand behind a `StandardScaler`, which the MLP has for the numbers to predict, too; ours, gradient boosting and the EBM see the numbers"
+        " neighbours and the MLP stand behind a `StandardScaler`, which the MLP has for the numbers to predict, too;"
+        " ours, gradient boosting and the EBM see the numbers"
         " as they are.",
         grid(["set", "rows x features", *TABLE_MODELS.values()], rows, words=2),
         sentences(
