@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # What a subcommand may fail to import, and the extra that brings it.
 EXTRA_OF = {
-    **dict.fromkeys(("rich", "sklearn", "pooch", "markdown", "safetensors"), "experiments"),
+    **dict.fromkeys(("rich", "sklearn", "requests", "markdown", "safetensors", "filelock"), "experiments"),
     **dict.fromkeys(("lightning", "lightning_fabric"), "experiments"),
     **dict.fromkeys(("soundfile", "museval"), "audio"),
     **dict.fromkeys(("fastapi", "uvicorn", "pydantic", "starlette"), "explorer"),
@@ -92,8 +92,9 @@ def _explained(*problems: type[Exception]) -> Iterator[None]:
     """Turns what can go wrong with files and devices into one line, and with it the problems that are named."""
     from torchpfc.checkpoint import CorruptFileError
     from torchpfc.data.formats import DataError
+    from torchpfc.locks import HeldError
 
-    known: tuple[type[Exception], ...] = (CorruptFileError, DataError, *problems)
+    known: tuple[type[Exception], ...] = (CorruptFileError, DataError, HeldError, *problems)
     try:
         yield
     except known as error:
@@ -323,7 +324,7 @@ def _report(results: Path, out: Path, check: bool) -> int:
     from torchpfc.data.images import REMARKS
     from torchpfc.paper.report import make_report
 
-    with _explained():
+    with _explained(ValueError):
         changed = make_report(results, out, check=check, known_data=REMARKS)
     for path in changed:
         print(f"{'would change' if check else 'wrote'} {path}")
