@@ -94,7 +94,7 @@ def test_a_model_of_version_0_1_0_can_forget(options: list[str], tmp_path: Path)
     about = load_model(folder).about
     assert main(["forget", str(folder), "--batches", "3", *options]) == 0
     after = load_model(folder)
-    assert after.ledger.columns_of([3]) == () and after.about == about
+    assert after.ledger.columns_of([3]) == () and after.about.items() >= about.items()
     assert not (folder / "ledger.json").exists()
 
 
@@ -125,4 +125,5 @@ def test_a_kept_model_forgets_exactly(tmp_path: Path, capsys: pytest.CaptureFixt
     never.train()
     assert fingerprint(load_model(folder).block) == fingerprint(never.at_best())
     assert json.loads(report.read_text())["exact"] is True
-    assert len(list((folder / "snapshots").iterdir())) == snapshots
+    assert [path.name for path in folder.glob("snapshots*")] == ["snapshots-1"]
+    assert len(list((folder / "snapshots-1").iterdir())) == snapshots

@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the name of the program. `None` reads those of the process.
 
     Returns:
-        0 when the command did its work, 2 when it could not start, 130 when it was interrupted, 141 when nobody wanted
-        to read on.
+        0 when the command did its work, 1 when some of it was not done, 2 when it could not start, 130 when it was
+        interrupted, 141 when nobody wanted to read on.
     """
     parser = build_parser()
     options = vars(parser.parse_args(argv))
@@ -265,9 +265,10 @@ def _run(name: str, rows: list[str], **options: Any) -> int:
         done = run(names, rows, describe=_describe, **options)
     if _is_first():
         skipped = len(done.results) - done.new
+        left = f", {done.left} left to other processes" if done.left else ""
         where = "" if done.folder is None else f"; results in {done.folder}"
-        print(f"{done.new} run, {skipped} had results already{where}")
-    return 0
+        print(f"{done.new} run, {skipped} had results already{left}{where}")
+    return 1 if done.left else 0
 
 
 def _runnable(rows: Sequence[str]) -> list[str]:
@@ -351,7 +352,7 @@ def _forget(
     from torchpfc.unlearning import forget, load_model, save_model
 
     done: ForgetReport | ReplayReport
-    with _explained(ValueError, RuntimeError):
+    with _explained(ValueError, RuntimeError), _changing(model):
         saved = load_model(model)
         if exact:
             done = _replay(model, saved, how, device, data_dir=data_dir, **what)
@@ -362,6 +363,18 @@ def _forget(
             write_atomically(report, json.dumps({"exact": exact, **asdict(done)}, indent=1) + "\n")
     print(done)
     return 0
+
+
+@contextmanager
+def _changing(model: Path) -> Iterator[None]:
+    """Keeps other processes from changing a model, and deletes what one that was killed has left."""
+    from torchpfc.locks import held
+    from torchpfc.unlearning.models import LOCK_FILE, delete_stale_snapshots, load_model
+
+    load_model(model)  # no lock where no model is
+    with held(model / LOCK_FILE, str(model)):
+        delete_stale_snapshots(model)
+        yield
 
 
 def _replay(model: Path, saved: SavedModel, how: How, device: str, **options: Any) -> ReplayReport:

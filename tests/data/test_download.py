@@ -480,7 +480,7 @@ def test_a_lost_connection_leaves_no_songs_and_goes_on_later(site, songs, tmp_pa
         ),
         (
             {"songs": {"test/B.stem.mp4": bytes(2_000_000)}},
-            r"B\.stem\.mp4 in songs\.zip must hold at most 1,121,973 bytes, .* got 2,000,000",
+            r"test/B\.stem\.mp4 in songs\.zip must hold at most 1,121,973 bytes, .* got 2,000,000",
         ),
         ({"archive": CONTENT}, r"songs\.zip must be a ZIP file that can be read to its end \(File is not a zip file\)"),
     ],

@@ -473,10 +473,10 @@ def test_a_missing_idx_file_is_named(missing, tmp_path):
 def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     write_mnist(tmp_path)
 
-    def refuse(path):
+    def refuse(path, mode):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(DataError, match="train-images-idx3-ubyte must be readable, got Permission denied; replace it"):
         load_images("mnist", tmp_path)
 

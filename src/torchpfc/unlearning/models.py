@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +24,11 @@ from torchpfc.nn.saving import block_from, block_settings
 from torchpfc.optim.ledger import Ledger
 
 SNAPSHOTS = "snapshots"
-"""The folder of the states that its training went through, where they were kept."""
+"""What the folder of the states that its training went through is called, where a number may follow; and, among what is
+saved with a model, the name of the one that belongs to it."""
+
+LOCK_FILE = ".lock"
+"""Held by who changes a model."""
 
 _EARLIER_LEDGER = "ledger.json"
 """Where version 0.1.0 kept the ledger, beside the rest."""
@@ -76,6 +83,39 @@ def load_model(folder: Path) -> SavedModel:
             now = {"init_range": tuple(state["block"]["init_range"]), "solver": state["solver"]}
             settings = {**state["block"], **now}
         return SavedModel(block_from(settings, state["weights"]), ledger, dict(state["about"]))
+
+
+def snapshots_of(folder: Path, about: Mapping[str, Any]) -> Path | None:
+    """The folder of the snapshots that belong to a model, where there are any.
+
+    Args:
+        folder: That of the model.
+        about: What was saved with it.
+    """
+    place = folder / Path(str(about.get(SNAPSHOTS, SNAPSHOTS))).name  # of a path from a stranger the name alone
+    return place if place.is_dir() else None
+
+
+def new_snapshots(folder: Path) -> Path:
+    """Where snapshots go that will belong to a model once it is saved with the name of this folder.
+
+    Args:
+        folder: That of the model.
+    """
+    names = chain([SNAPSHOTS], (f"{SNAPSHOTS}-{k}" for k in count(1)))
+    return next(folder / name for name in names if not (folder / name).exists())
+
+
+def delete_stale_snapshots(folder: Path) -> None:
+    """Deletes the snapshots that do not belong to the model of a folder: what came before, or never was finished.
+
+    Args:
+        folder: That of the model, which nobody else changes meanwhile.
+    """
+    own = snapshots_of(folder, load_model(folder).about)
+    for path in folder.glob(f"{SNAPSHOTS}*"):
+        if own is not None and path != own and re.fullmatch(rf"{SNAPSHOTS}(-\d+)?", path.name):
+            shutil.rmtree(path)
 
 
 def save_ledger(path: Path, ledger: Ledger) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchpfc.checkpoint import load_checkpoint, read_json, save_checkpoint, write_atomically
+from torchpfc.checkpoint import CorruptFileError, load_checkpoint, read_json, save_checkpoint, write_atomically
 from torchpfc.data.streams import Stream, StreamBatch
 from torchpfc.nn.block import replace_data
 from torchpfc.nn.recording import named_blocks
@@ -153,20 +154,31 @@ class Snapshots:
         until = [moment for moment in self._moments if learned is None or moment.learned <= learned]
         if not until:
             raise RuntimeError("there must be a snapshot before what is to be forgotten, got none")
-        self._pass_over(batches, examples)
+        skipped = self._skipped | {int(id) for id in batches}
         # An epoch needs a batch to learn from: where all the rest of it is to be skipped, start a little earlier.
-        moment = next((m for m in reversed(until) if not self._skipped.issuperset(m.rest)), until[0])
-        self._restore(moment)
+        moment = next((m for m in reversed(until) if not skipped.issuperset(m.rest)), None)
+        if moment is None:
+            raise ValueError("batches must leave some to learn from, got all of them; begin a new training instead")
+        state = self._load(moment)
+        self._pass_over(batches, examples)
+        self._restore(state)
         self._resume, self.steps, self._found = moment, moment.step, False
-        later = [other for other in self._moments if other.step > moment.step]
         self._moments = [other for other in self._moments if other.step <= moment.step]
         self._save_index()  # first, so that a process which ends here leaves nothing that names a deleted file
-        for other in later:
-            if self.folder is None:
-                del self._states[other.step]
-            else:
-                shutil.rmtree(self._folder_of(other))
+        self._delete_unnamed()
         return moment.step
+
+    def branch(self, folder: Path) -> None:
+        """Goes on in a copy of the folder of the snapshots, which stays as it is. The copy shares its files.
+
+        Args:
+            folder: The new one; what was there is deleted.
+        """
+        if self.folder is None:
+            raise RuntimeError("snapshots must be in a folder to be copied, got those in memory")
+        shutil.rmtree(folder, ignore_errors=True)
+        copy_snapshots(self.folder, folder)
+        self.folder = folder
 
     def _pass_over(self, batches: Iterable[int], examples: Iterable[int] | Tensor) -> None:
         self._skipped.update(int(id) for id in batches)
@@ -195,10 +207,15 @@ class Snapshots:
         self._moments.append(moment)
         self._save_index()
 
-    def _restore(self, moment: _Moment) -> None:
-        # Copied, because what is put back will change in place.
-        in_memory = self.folder is None
-        state = deepcopy(self._states[moment.step]) if in_memory else load_checkpoint(self._folder_of(moment))
+    def _load(self, moment: _Moment) -> Any:
+        if self.folder is None:
+            return deepcopy(self._states[moment.step])  # because what is put back will change in place
+        state = load_checkpoint(self._folder_of(moment))
+        if state is None:
+            raise CorruptFileError(f"{self._folder_of(moment)} must hold the snapshot that {INDEX_FILE} names, got none")
+        return state
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
         _restore_model(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.codes is not None:
@@ -207,6 +224,16 @@ class Snapshots:
         self.ledger.load_state_dict(state["ledger"])
         for name, item in self.also.items():
             _put_back(item, state["also"][name])
+
+    def _delete_unnamed(self) -> None:
+        """Deletes the snapshots that the index does not name, also those that an earlier process has left."""
+        if self.folder is None:
+            self._states = {step: self._states[step] for step in self.taken_at}
+            return
+        named = {self._folder_of(moment) for moment in self._moments}
+        for path in self.folder.iterdir():
+            if path.is_dir() and path.name.isdigit() and path not in named:
+                shutil.rmtree(path)
 
     def _folder_of(self, moment: _Moment) -> Path:
         assert self.folder is not None
@@ -278,6 +305,24 @@ def _restore_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
                 replace_data(weight, weight.new_empty(saved.shape))
         block.power_vector = block.power_vector.new_empty(state[f"{prefix}power_vector"].shape)
     model.load_state_dict(state)
+
+
+def copy_snapshots(folder: Path, copy: Path) -> None:
+    """Copies snapshots; both folders share their files where the disk can do that, and change without each other.
+
+    Args:
+        folder: That of the snapshots.
+        copy: The new one.
+    """
+    shutil.copytree(folder, copy, copy_function=_share)
+
+
+def _share(source: str, target: str) -> None:
+    """A second name of a file, which is never changed in place, or a copy where the disk knows no such thing."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _state_of(item: Any) -> Any:
