@@ -8,6 +8,7 @@ import torch
 
 from torchpfc import PFCBlock
 from torchpfc.cli import main
+from torchpfc.locks import held
 from torchpfc.optim.ledger import Ledger
 from torchpfc.unlearning import fingerprint, load_model, save_model
 
@@ -96,6 +97,57 @@ def test_a_model_of_version_0_1_0_can_forget(options: list[str], tmp_path: Path)
     after = load_model(folder)
     assert after.ledger.columns_of([3]) == () and after.about.items() >= about.items()
     assert not (folder / "ledger.json").exists()
+
+
+def below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_replay_that_is_refused_or_fails_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("lightning_fabric")
+    from torchpfc.paper.unlearning_replay import Training
+
+    saved = Path(__file__).parent / "fixtures" / "0.1.0" / "models" / "unlearning-0"
+    folder = Path(shutil.copytree(saved, tmp_path / "model"))
+    before, command = below(folder), ["forget", str(folder), "--exact", "--device", "cpu", "--batches"]
+    count = len(load_model(folder).ledger.batches)
+    assert main([*command, f"0:{count}"]) == 2
+    assert capsys.readouterr().err == (
+        "torchpfc forget: batches must leave some to learn from, got all of them; begin a new training instead\n"
+    )
+    assert below(folder) == before
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "train", fail)
+        assert main([*command, "3"]) == 2
+    assert below(folder) == before
+    assert main([*command, "3"]) == 0
+    assert load_model(folder).ledger.columns_of([3]) == ()
+
+
+def fail(*_: object) -> None:
+    raise ValueError("halfway")
+
+
+def test_what_a_killed_replay_has_left_is_deleted_by_whatever_is_forgotten_next(tmp_path: Path) -> None:
+    saved = Path(__file__).parent / "fixtures" / "0.1.0" / "models" / "unlearning-0"
+    folder = Path(shutil.copytree(saved, tmp_path / "model"))
+    shutil.copytree(folder / "snapshots", folder / "snapshots-1")
+    (folder / "snapshots-of-mine").mkdir()
+    assert main(["forget", str(folder), "--batches", "3"]) == 0
+    assert sorted(path.name for path in folder.glob("snapshots*")) == ["snapshots", "snapshots-of-mine"]
+
+
+def test_a_model_that_another_process_changes_is_left_to_it(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = below(model)
+    with held(model / ".lock", "it"):
+        assert main(["forget", str(model), "--batches", "1"]) == 2
+    written = capsys.readouterr().err
+    assert (
+        written.startswith(f"torchpfc forget: {model} must be free, got held by process") and written.count("\n") == 1
+    )
+    assert below(model) == before
 
 
 def test_a_kept_model_forgets_exactly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -225,7 +225,8 @@ def build_parser() -> argparse.ArgumentParser:
 def _demo(out: Path, seed: int) -> int:
     from torchpfc.demo import run_demo
 
-    run_demo(out, seed=seed)
+    with _explained():
+        run_demo(out, seed=seed)
     return 0
 
 
@@ -491,9 +492,10 @@ def _seconds(text: str) -> float:
 def _output_file(text: str) -> Path:
     # Checked before the work starts: a wrong path should not cost the minute of training that comes first.
     path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"must name a file in a folder that exists, got {text!r}")
-    return path
+    with suppress(OSError):  # such as a name that is too long
+        if path.parent.is_dir() and not path.is_dir():
+            return path
+    raise argparse.ArgumentTypeError(f"must name a file in a folder that exists, got {text!r}")
 
 
 def _seed(text: str) -> int:

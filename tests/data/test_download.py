@@ -288,7 +288,8 @@ def test_a_wrong_checksum_is_named_and_nothing_is_left(offer, tmp_path):
 def test_every_address_that_failed_is_named(offer, tmp_path):
     offer("missing", "wrong")
     with pytest.raises(
-        DataError, match=r"\(http://\S+/missing/file.gz: status 404 Not Found; http://\S+/wrong/file.gz: file.gz must have"
+        DataError,
+        match=r"\(http://\S+/missing/file.gz: status 404 Not Found; http://\S+/wrong/file.gz: file.gz must have",
     ):
         download_images("mnist", tmp_path)
 

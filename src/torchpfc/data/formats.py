@@ -251,7 +251,9 @@ def _read(path: Path, limit: int) -> bytes:
                 data = unpacked.read(limit + 1)
         except (EOFError, OSError, zlib.error) as error:
             size = path.stat().st_size
-            raise DataError(f"{path} must be a whole gzip file, got {size:,} bytes of a damaged one ({error})") from None
+            raise DataError(
+                f"{path} must be a whole gzip file, got {size:,} bytes of a damaged one ({error})"
+            ) from None
     if len(data) > limit:
         raise DataError(f"{path} must hold at most {limit:,} bytes, as the data set does, got more")
     return data

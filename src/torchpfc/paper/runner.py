@@ -99,7 +99,9 @@ class Group:
 
     def is_open(self, results: Path) -> bool:
         """Whether a job has no result, or something was left behind by the process that ran them."""
-        return (results / UNFINISHED / self.key).exists() or any(not self._has_result(results, job) for job in self.jobs)
+        return (results / UNFINISHED / self.key).exists() or any(
+            not self._has_result(results, job) for job in self.jobs
+        )
 
     @contextmanager
     def held(self, results: Path) -> Iterator[None]:

@@ -212,7 +212,9 @@ class Snapshots:
             return deepcopy(self._states[moment.step])  # because what is put back will change in place
         state = load_checkpoint(self._folder_of(moment))
         if state is None:
-            raise CorruptFileError(f"{self._folder_of(moment)} must hold the snapshot that {INDEX_FILE} names, got none")
+            raise CorruptFileError(
+                f"{self._folder_of(moment)} must hold the snapshot that {INDEX_FILE} names, got none"
+            )
         return state
 
     def _restore(self, state: Mapping[str, Any]) -> None:
