@@ -561,7 +561,8 @@ def test_the_command_line_needs_no_extra_until_it_is_used(tmp_path):
     code = (
         "import sys; from torchpfc.cli import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "print(sorted({'lightning_fabric', 'rich', 'sklearn', 'safetensors', 'requests', 'filelock'} & set(sys.modules)))"
+        "extras = {'lightning_fabric', 'rich', 'sklearn', 'safetensors', 'requests', 'filelock'}\n"
+        "print(sorted(extras & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

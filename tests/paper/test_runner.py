@@ -262,7 +262,7 @@ def test_a_list_that_names_no_job_of_the_group_is_refused_and_the_checkpoint_sta
 def test_what_was_begun_on_something_else_is_not_gone_on_with(fabric: Any, tmp_path: Path) -> None:
     recorder, left = begin(tmp_path, fabric, precision="32")
     groups = make_groups([(make(recorder), JOBS[2:]), (make(recorder), JOBS[:2])])
-    with pytest.raises(CorruptFileError, match="precision must be 32, with which the run in .* was begun, got 64"):
+    with pytest.raises(CorruptFileError, match=r"precision must be 32, with which the run in .* was begun, got 64"):
         run_groups(groups, fabric, tmp_path, precision="64")
     assert len(recorder.calls) == 1 and (left / "state.json").exists()  # and the other group was not begun
     assert len(run_groups(groups, fabric, tmp_path, precision="32")) == 4
