@@ -506,6 +506,13 @@ def test_a_report_of_a_folder_that_is_not_there_is_one_line(lab, capsys):
     assert written.count("\n") == 1 and list(lab.iterdir()) == []
 
 
+def test_a_folder_for_models_that_cannot_be_made_is_one_line_before_the_training(lab, capsys):
+    (lab / "file").write_text("in the way")
+    assert run("--models", "file/models", **TINY) == 2
+    assert capsys.readouterr().err == "torchpfc run: Not a directory (file/models)\n"
+    assert [path.name for path in lab.iterdir()] == ["file"]
+
+
 def test_a_run_that_is_left_to_another_process_says_so(lab, capsys):
     from torchpfc.paper.launch import make_jobs
     from torchpfc.paper.registry import find_experiment

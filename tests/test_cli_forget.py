@@ -130,6 +130,37 @@ def fail(*_: object) -> None:
     raise ValueError("halfway")
 
 
+@pytest.mark.parametrize("how", ["zero", "remove"])
+@pytest.mark.parametrize("option", ["--batches", "--examples"])
+def test_what_was_forgotten_in_place_does_not_come_back_with_a_replay(how: str, option: str, tmp_path: Path) -> None:
+    pytest.importorskip("lightning_fabric")
+    saved = Path(__file__).parent / "fixtures" / "0.1.0" / "models" / "unlearning-0"
+    one, other = (Path(shutil.copytree(saved, tmp_path / name)) for name in ("one", "other"))
+    rows = load_model(one).ledger.rows_of
+    exactly = ["--exact", "--device", "cpu"]
+    assert main(["forget", str(one), "--batches", "3", "--how", how]) == 0
+    before, report = fingerprint(load_model(one).block), tmp_path / "report.json"
+    what = ["--batches", "5"] if option == "--batches" else ["--examples", ",".join(map(str, rows(5)))]
+    assert main(["forget", str(one), *what, *exactly, "--report", str(report)]) == 0
+    assert main(["forget", str(other), "--batches", "3,5", *exactly]) == 0
+    assert fingerprint(load_model(one).block) == fingerprint(load_model(other).block)
+    told = json.loads(report.read_text())
+    assert told["batches"] == [3, 5] and told["sha256_before"] == before
+    assert "forgotten" not in load_model(one).about
+
+
+def test_a_replay_on_other_images_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("lightning_fabric")
+    saved = Path(__file__).parent / "fixtures" / "0.1.0" / "models" / "unlearning-0"
+    folder = Path(shutil.copytree(saved, tmp_path / "model"))
+    block, ledger, about = load_model(folder)
+    save_model(folder, block, ledger, {**about, "data": {"digits": "0" * 64}})
+    before = below(folder)
+    assert main(["forget", str(folder), "--batches", "3", "--exact", "--device", "cpu"]) == 2
+    assert "must hold the images that the model has learned from, digits, got others" in capsys.readouterr().err
+    assert below(folder) == before
+
+
 def test_what_a_killed_replay_has_left_is_deleted_by_whatever_is_forgotten_next(tmp_path: Path) -> None:
     saved = Path(__file__).parent / "fixtures" / "0.1.0" / "models" / "unlearning-0"
     folder = Path(shutil.copytree(saved, tmp_path / "model"))

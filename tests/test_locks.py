@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("filelock")
-
 from torchpfc.locks import HeldError, held
+
+pytest.importorskip("filelock")
 
 HOLD = """
 import sys, time

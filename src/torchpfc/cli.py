@@ -351,6 +351,7 @@ def _forget(
 
     from torchpfc.checkpoint import write_atomically
     from torchpfc.unlearning import forget, load_model, save_model
+    from torchpfc.unlearning.models import FORGOTTEN
 
     done: ForgetReport | ReplayReport
     with _explained(ValueError, RuntimeError), _changing(model):
@@ -359,7 +360,8 @@ def _forget(
             done = _replay(model, saved, how, device, data_dir=data_dir, **what)
         else:
             done = forget(saved.block, saved.ledger, how=how, **what)
-            save_model(model, saved.block, saved.ledger, saved.about)
+            forgotten = sorted({*saved.about.get(FORGOTTEN, ()), *done.batches})
+            save_model(model, saved.block, saved.ledger, {**saved.about, FORGOTTEN: forgotten})
         if report is not None:
             write_atomically(report, json.dumps({"exact": exact, **asdict(done)}, indent=1) + "\n")
     print(done)

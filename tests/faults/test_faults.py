@@ -11,22 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import pytest
 
-from tests.processes import start
-
-for package in ("sklearn", "safetensors", "requests", "filelock"):
-    pytest.importorskip(package)
-if not (find_spec("lightning_fabric") or find_spec("lightning")):
-    pytest.skip("needs Fabric", allow_module_level=True)
-
 from tests.faults import harm
 from tests.faults.operations import FILES, OPERATIONS, PIECE, Operation, State
+from tests.processes import start
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -87,6 +88,10 @@ def run(
         fabric = open_fabric(device, precision, devices)
     except ValueError as error:
         raise RequestError(str(error)) from error
+    if models is not None:  # before the hours that come before there is a model
+        models.mkdir(parents=True, exist_ok=True)
+        if not os.access(models, os.W_OK):
+            raise RequestError(f"models must be a folder that can be written to, got {models}")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if smoke else Path(results) if test else Path(results) / "validation"
         try:

@@ -29,6 +29,7 @@ from torchpfc.paper.unlearning_settings import Unlearning
 from torchpfc.training import Batches, BestWeights, evaluate, fit, random_stream
 from torchpfc.unlearning import ReplayReport, SavedModel, Snapshots, fingerprint, retrain_without
 from torchpfc.unlearning.models import (
+    FORGOTTEN,
     LOCK_FILE,
     SNAPSHOTS,
     delete_stale_snapshots,
@@ -228,6 +229,7 @@ def keep_model(folder: Path, training: Training, job: Job, context: Context) -> 
         place = new_snapshots(folder)
         copy_snapshots(training.snapshots.folder, place)
         about = {"config": settings(job.config), "seed": job.seed, "precision": context.precision}
+        about["data"] = training.sets.fingerprints
         save_model(folder, training.at_best(), training.ledger, {**about, SNAPSHOTS: place.name})
         delete_stale_snapshots(folder)
 
@@ -244,7 +246,7 @@ def forget_exactly(
     """Replays the training of a model that was kept, without some of it, and keeps what comes of that instead.
 
     The model that comes of it takes the place of the other in one stroke, with its snapshots. Until then all is as it
-    was: whatever ends the replay before has changed nothing.
+    was: whatever ends the replay before has changed nothing. What was forgotten in place before is left out as well.
 
     Args:
         folder: Where the model is, with its snapshots.
@@ -254,7 +256,7 @@ def forget_exactly(
         data_dir: Where the images are.
         fabric: Where to train; the bits are the same on the same hardware alone.
     """
-    about = saved.about
+    about = dict(saved.about)
     place = snapshots_of(folder, about)
     if place is None or not {"config", "seed", "precision"} <= about.keys():
         remedy = "models that torchpfc run unlearning --rows 'EXACT.*' --models DIR keeps have them"
@@ -262,11 +264,20 @@ def forget_exactly(
     job = Job(change(Unlearning(), **about["config"]), about["seed"])
     context = Context(fabric, folder, data_dir, precision=about["precision"])
     training = Training(job, context, ledger=saved.ledger, folder=place)
-    training.block.load_state_dict(saved.block.state_dict())
+    if about.get("data", training.sets.fingerprints) != training.sets.fingerprints:
+        wanted = f"the images that the model has learned from, {training.data.name}"
+        raise CorruptFileError(f"the data folder must hold {wanted}, got others; name the right one with --data-dir")
+    # What was forgotten in place since is still in the snapshots: a replay without it would bring it back.
+    earlier = [id for id in about.pop(FORGOTTEN, ()) if id in saved.ledger.batches]
+    if batches is not None:
+        batches = {*batches, *earlier}
+    elif examples is not None:
+        examples = {*examples, *(row for id in earlier for row in saved.ledger.rows_of(id))}
     changed = new_snapshots(folder)
     try:
         training.snapshots.branch(changed)
         report = training.train_without(batches=batches, examples=examples)
+        report = replace(report, sha256_before=fingerprint(saved.block))
         save_model(folder, training.at_best(), training.ledger, {**about, SNAPSHOTS: changed.name})
     finally:
         delete_stale_snapshots(folder)

@@ -27,6 +27,9 @@ SNAPSHOTS = "snapshots"
 """What the folder of the states that its training went through is called, where a number may follow; and, among what is
 saved with a model, the name of the one that belongs to it."""
 
+FORGOTTEN = "forgotten"
+"""Among what is saved with a model, the batches that it has forgotten in place, and its snapshots have not."""
+
 LOCK_FILE = ".lock"
 """Held by who changes a model."""
 
