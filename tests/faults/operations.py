@@ -1,8 +1,8 @@
 """What is done to a folder while something goes wrong, and how to read what is there then.
 
 Each operation starts from a folder that `prepare` has filled, and goes in a process of its own, `act`. `read` says what
-the folder holds, by name, and raises where something in it cannot be read: each of these must be as it was before, or as
-it is after an operation that nothing has disturbed.
+the folder holds, by name, and raises where something in it cannot be read: each of these must be as it was before, or
+as it is after an operation that nothing has disturbed.
 """
 
 from __future__ import annotations

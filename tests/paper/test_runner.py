@@ -291,6 +291,18 @@ def test_a_result_that_is_none_does_not_count(spoil: Any, fabric: Any, tmp_path:
     assert len(recorder.calls) == 1  # nothing was run before it was said
 
 
+def test_locks_that_a_killed_process_has_left_are_deleted_where_all_is_done(fabric: Any, tmp_path: Path) -> None:
+    groups = make_groups([(make(Recorder()), JOBS[:2])])
+    run_groups(groups, fabric, tmp_path)
+    with groups[0].held(tmp_path):
+        left = {path: path.read_bytes() for path in (tmp_path / UNFINISHED).iterdir()}
+    (tmp_path / UNFINISHED).mkdir()
+    for path, content in left.items():
+        path.write_bytes(content)
+    assert len(left) == 4 and run_groups(groups, fabric, tmp_path) == []
+    assert not (tmp_path / UNFINISHED).exists()
+
+
 def test_jobs_that_another_process_runs_are_left_to_it_and_the_others_run(
     fabric: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -99,9 +99,8 @@ class Group:
 
     def is_open(self, results: Path) -> bool:
         """Whether a job has no result, or something was left behind by the process that ran them."""
-        return (results / UNFINISHED / self.key).exists() or any(
-            not self._has_result(results, job) for job in self.jobs
-        )
+        left = (results / UNFINISHED / self.key, *(self._lock(results, job) for job in self.jobs))
+        return any(path.exists() for path in left) or not all(self._has_result(results, job) for job in self.jobs)
 
     @contextmanager
     def held(self, results: Path) -> Iterator[None]:
@@ -111,11 +110,14 @@ class Group:
         try:
             with ExitStack() as locks:
                 for job in self.jobs:
-                    lock = folder / f"{self._key(job)}.lock"
-                    locks.enter_context(held(lock, f"{self.experiment.name} with seed {job.seed} in {results}"))
+                    what = f"{self.experiment.name} with seed {job.seed} in {results}"
+                    locks.enter_context(held(self._lock(results, job), what))
                 yield
         finally:
             _remove_if_empty(folder)
+
+    def _lock(self, results: Path, job: Job) -> Path:
+        return results / UNFINISHED / f"{self._key(job)}.lock"
 
     def _has_result(self, results: Path, job: Job) -> bool:
         path = path_of(results, self.experiment, job)
