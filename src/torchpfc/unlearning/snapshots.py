@@ -154,6 +154,7 @@ class Snapshots:
         until = [moment for moment in self._moments if learned is None or moment.learned <= learned]
         if not until:
             raise RuntimeError("there must be a snapshot before what is to be forgotten, got none")
+        batches = [*batches]
         skipped = self._skipped | {int(id) for id in batches}
         # An epoch needs a batch to learn from: where all the rest of it is to be skipped, start a little earlier.
         moment = next((m for m in reversed(until) if not skipped.issuperset(m.rest)), None)
