@@ -96,7 +96,7 @@ def snapshots_of(folder: Path, about: Mapping[str, Any]) -> Path | None:
         about: What was saved with it.
     """
     place = folder / Path(str(about.get(SNAPSHOTS, SNAPSHOTS))).name  # of a path from a stranger the name alone
-    return place if place.is_dir() else None
+    return place if place.is_dir() and not place.is_symlink() else None
 
 
 def new_snapshots(folder: Path) -> Path:
@@ -118,7 +118,7 @@ def delete_stale_snapshots(folder: Path) -> None:
     own = snapshots_of(folder, load_model(folder).about)
     for path in folder.glob(f"{SNAPSHOTS}*"):
         if own is not None and path != own and re.fullmatch(rf"{SNAPSHOTS}(-\d+)?", path.name):
-            shutil.rmtree(path)
+            path.unlink() if path.is_symlink() else shutil.rmtree(path)
 
 
 def save_ledger(path: Path, ledger: Ledger) -> None:

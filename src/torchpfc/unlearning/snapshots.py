@@ -317,7 +317,7 @@ def copy_snapshots(folder: Path, copy: Path) -> None:
         folder: That of the snapshots.
         copy: The new one.
     """
-    shutil.copytree(folder, copy, copy_function=_share)
+    shutil.copytree(folder, copy, symlinks=True, copy_function=_share)  # links stay links: they are not ours to follow
 
 
 def _share(source: str, target: str) -> None:
