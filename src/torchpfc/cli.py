@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # What a subcommand may fail to import, and the extra that brings it.
 EXTRA_OF = {
-    **dict.fromkeys(("rich", "sklearn", "pooch", "markdown", "safetensors"), "experiments"),
+    **dict.fromkeys(("rich", "sklearn", "pooch", "markdown", "safetensors", "msgspec"), "experiments"),
     **dict.fromkeys(("lightning", "lightning_fabric"), "experiments"),
     **dict.fromkeys(("soundfile", "museval"), "audio"),
     **dict.fromkeys(("fastapi", "uvicorn", "pydantic", "starlette"), "explorer"),
@@ -346,11 +346,13 @@ def _forget(
     import json
     from dataclasses import asdict
 
-    from torchpfc.checkpoint import write_atomically
+    from torchpfc.checkpoint import check_writable, write_atomically
     from torchpfc.unlearning import forget, load_model, save_model
 
     done: ForgetReport | ReplayReport
     with _explained(ValueError, RuntimeError):
+        if report is not None:
+            check_writable(report)  # what was forgotten stays so, with its report or without
         saved = load_model(model)
         if exact:
             done = _replay(model, saved, how, device, data_dir=data_dir, **what)

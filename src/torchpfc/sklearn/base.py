@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from operator import index
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +19,7 @@ from torchpfc.interpret import ColumnReport, Explanation, describe_columns
 from torchpfc.interpret.recognition import Usual
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.saving import block_from, block_settings
-from torchpfc.optim.ledger import Ledger
+from torchpfc.optim.ledger import Ledger, whole_numbers
 from torchpfc.sklearn.learning import couple
 from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, InputScale, Rows, dense
 from torchpfc.sklearn.saving import SAVED, load_estimator, save_estimator
@@ -207,7 +206,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             What was done, and what that does and does not guarantee.
         """
         check_is_fitted(self)
-        asked = [batches] if isinstance(batches, int | np.integer) else [index(id) for id in batches]
+        asked = whole_numbers(batches if isinstance(batches, Iterable) else [batches], "batches")
         generator = self._generator() if how == "reinitialize" else None
         report = forget(self.block_, self.ledger_, batches=asked, how=how, generator=generator)
         kept = ~torch.isin(self.held_out_.batch, torch.tensor(asked))

@@ -13,11 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchpfc.checkpoint import load_checkpoint, read_json, save_checkpoint, write_atomically
+from torchpfc.checkpoint import (
+    STATE_FILE,
+    CorruptFileError,
+    load_checkpoint,
+    read_json,
+    reading,
+    save_checkpoint,
+    write_atomically,
+)
 from torchpfc.data.streams import Stream, StreamBatch
 from torchpfc.nn.block import replace_data
 from torchpfc.nn.recording import named_blocks
-from torchpfc.optim.ledger import Ledger
+from torchpfc.optim.ledger import Ledger, whole_numbers
 from torchpfc.optim.windowed import WindowedOptimizer
 from torchpfc.training import WarmCodes
 
@@ -98,9 +106,7 @@ class Snapshots:
         self._resume: _Moment | None = None
         ledger.watch(optimizer)
         if folder is not None and (folder / INDEX_FILE).exists():
-            index = read_json(folder / INDEX_FILE)
-            self._skipped, self._examples = set(index["skipped"]), set(index["examples"])
-            self._moments = [_Moment(*moment) for moment in index["moments"]]
+            self._load_index(folder)
         self._found = bool(self._moments)  # snapshots of an earlier process that nobody has gone back to yet
 
     @property
@@ -169,8 +175,9 @@ class Snapshots:
         return moment.step
 
     def _pass_over(self, batches: Iterable[int], examples: Iterable[int] | Tensor) -> None:
-        self._skipped.update(int(id) for id in batches)
-        self._examples.update(int(row) for row in examples)
+        skipped, passed = whole_numbers(batches, "batches"), whole_numbers(examples, "examples")
+        self._skipped.update(skipped)
+        self._examples.update(passed)
 
     def _rows_left(self, id: int, rows: Tensor) -> Tensor:
         """What is left of a batch, on the CPU; possibly nothing."""
@@ -196,9 +203,14 @@ class Snapshots:
         self._save_index()
 
     def _restore(self, moment: _Moment) -> None:
-        # Copied, because what is put back will change in place.
-        in_memory = self.folder is None
-        state = deepcopy(self._states[moment.step]) if in_memory else load_checkpoint(self._folder_of(moment))
+        if self.folder is None:
+            self._put_state(deepcopy(self._states[moment.step]))  # copied, because it will change in place
+            return
+        folder = self._folder_of(moment)
+        with reading(folder, "a snapshot of this training"):
+            self._put_state(_load(folder))
+
+    def _put_state(self, state: Any) -> None:
         _restore_model(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.codes is not None:
@@ -211,6 +223,15 @@ class Snapshots:
     def _folder_of(self, moment: _Moment) -> Path:
         assert self.folder is not None
         return self.folder / f"{moment.step:08d}"
+
+    def _load_index(self, folder: Path) -> None:
+        from torchpfc.checkpoint.schema import IndexState, conform
+
+        index = read_json(folder / INDEX_FILE)
+        with reading(folder, "snapshots of a training"):
+            conform(index, IndexState)
+        self._skipped, self._examples = set(index["skipped"]), set(index["examples"])
+        self._moments = [_Moment(*moment) for moment in index["moments"]]
 
     def _save_index(self) -> None:
         if self.folder is not None:
@@ -266,6 +287,19 @@ class Followed:
             )
         self._snapshots._resume = None
         return range(resume.next_id, ids.stop)
+
+
+def _load(folder: Path) -> Any:
+    """A snapshot from its own folder: a link could lead to what somebody else has written."""
+    from torchpfc.checkpoint.schema import conform_ledger
+
+    if folder.is_symlink() or folder.parent.is_symlink():
+        raise CorruptFileError(f"{folder} must be a folder, got a link; put the folder itself there")
+    state = load_checkpoint(folder)
+    if state is None:
+        raise ValueError(f"no {STATE_FILE} in it")
+    conform_ledger(state["ledger"])
+    return state
 
 
 def _restore_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
