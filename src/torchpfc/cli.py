@@ -479,7 +479,7 @@ def _seconds(text: str) -> float:
 def _output_file(text: str) -> Path:
     # Checked before the work starts: a wrong path should not cost the minute of training that comes first.
     path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
+    if os.path.isdir(path) or not os.path.isdir(path.parent):  # unlike those of Path, False for any name too long
         raise argparse.ArgumentTypeError(f"must name a file in a folder that exists, got {text!r}")
     return path
 

@@ -84,16 +84,21 @@ def read_regular(path: Path, most: int) -> bytes:
     try:
         number = os.open(path, os.O_RDONLY | _CAREFULLY)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise CorruptFileError(f"{path} must be a file, got a link; put the file itself there") from None
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise CorruptFileError(
+                f"{path} must be a file, got a link or a socket; put the file itself there"
+            ) from None
         raise
-    with open(number, "rb") as file:
+    try:
         found = os.fstat(number)
         if not stat.S_ISREG(found.st_mode):
             raise CorruptFileError(f"{path} must be a file, got a folder, a pipe or a device; delete it")
         if found.st_size > most:
             raise CorruptFileError(f"{path} must have at most {most} bytes, got {found.st_size}; delete it")
-        return file.read(found.st_size)
+        with open(number, "rb", closefd=False) as file:
+            return file.read(found.st_size)
+    finally:
+        os.close(number)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -151,7 +156,7 @@ def reading(folder: Path, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (CorruptFileError, ImportError):  # a package that is missing is no fault of the folder
+    except (CorruptFileError, ImportError, MemoryError):  # the last two are no faults of the folder
         raise
     except Exception as error:  # what strangers write can make any of them
         reason, _, _ = str(error).partition("\n")

@@ -23,6 +23,7 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 Column = Annotated[int, Meta(ge=0, le=MOST_COLUMNS)]
 Step = Annotated[int, Meta(ge=0, le=MOST_STEPS)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Device = Annotated[str, Meta(pattern=r"^[a-z]+(:\d{1,3})?$")]
 Plain = str | int | float | bool | None
 
 

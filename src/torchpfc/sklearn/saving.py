@@ -74,7 +74,9 @@ def load_estimator(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, A
 
 def _check(state: dict[str, Any]) -> None:
     """Checks what an estimator has learned by kind, and that sizes fit each other."""
-    from torchpfc.checkpoint.schema import FittedState, TaughtState, conform, conform_ledger
+    from torchpfc.checkpoint.schema import Device, FittedState, TaughtState, conform, conform_ledger
+
+    conform(state["params"].get("device"), Device | None)
 
     features, names = state["n_features_in"], state["feature_names_in"]
     if names is not None and len(names) != features:

@@ -104,8 +104,10 @@ def load_ledger(path: Path, model: nn.Module | None = None) -> Ledger:
             columns.
     """
     entries = read_json(path)
-    with reading(path, "a ledger that save_ledger saved"):
+    try:
         return _ledger_from(entries, model)
+    except ValueError as error:
+        raise CorruptFileError(f"{path} must hold a ledger that save_ledger saved ({error}); delete it") from None
 
 
 def _of_weights(ledger: Ledger, model: nn.Module | None) -> dict[str, Any]:
