@@ -22,10 +22,12 @@ pytest.importorskip("safetensors")
 
 from tests.unlearning.trained import make_block, make_stream
 from torchpfc import PFCBlock, RMSpropSLW
+from torchpfc.audio.models import load_separator, save_separator
 from torchpfc.checkpoint import CorruptFileError, load_checkpoint, save_checkpoint, states
 from torchpfc.data.formats import DataError
 from torchpfc.explorer.loading import load
 from torchpfc.explorer.session import Session
+from torchpfc.nn.recurrent import VanillaRNN
 from torchpfc.optim.ledger import Ledger
 from torchpfc.paper.results import Result
 from torchpfc.sklearn import PFCClassifier, PFCRegressor, PFCTransformer
@@ -104,6 +106,13 @@ def rewound(folder: Path) -> Any:
 STATE = {"round": 3, "best": [0.5, {"w": torch.ones(3)}], 7: (None, True), "text": "ä", "curve": [1.0, 2.5]}
 
 
+def answers_of_checkpoint(folder: Path) -> Any:
+    state = load_checkpoint(folder)
+    if state is None:
+        raise FileNotFoundError("nothing was saved")
+    return state
+
+
 def result_of(folder: Path) -> Any:
     return [vars(Result.load(path)) for path in sorted(folder.glob("*/*"))]
 
@@ -128,7 +137,7 @@ KINDS = {
         lambda folder: PFCTransformer.from_pretrained(folder).transform(X).tolist(),
     ),
     "taught": Kind(make_taught, lambda folder: PFCClassifier.from_pretrained(folder).predict_proba(X).tolist()),
-    "checkpoint": Kind(lambda folder: save_checkpoint(folder, STATE), lambda folder: repr(load_checkpoint(folder))),
+    "checkpoint": Kind(lambda folder: save_checkpoint(folder, STATE), answers_of_checkpoint),
     "snapshots": Kind(train, rewound, sealed=False),  # its index has none
     "ledger": Kind(make_ledger, lambda folder: load_ledger(folder / "ledger.json").state_dict(), sealed=False),
     "result": Kind(
@@ -137,6 +146,10 @@ KINDS = {
         ),
         result_of,
         sealed=False,
+    ),
+    "separator": Kind(
+        lambda folder: save_separator(folder, VanillaRNN(350, 4, 350)),
+        lambda folder: [weight.tolist() for weight in load_separator(folder).model.state_dict().values()],
     ),
     "earlier model": Kind(
         lambda folder: shutil.copytree(EARLIER / "models" / "unlearning-0", folder), answers_of_model, sealed=False

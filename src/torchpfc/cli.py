@@ -8,7 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -479,9 +479,10 @@ def _seconds(text: str) -> float:
 def _output_file(text: str) -> Path:
     # Checked before the work starts: a wrong path should not cost the minute of training that comes first.
     path = Path(text)
-    if os.path.isdir(path) or not os.path.isdir(path.parent):  # unlike those of Path, False for any name too long
-        raise argparse.ArgumentTypeError(f"must name a file in a folder that exists, got {text!r}")
-    return path
+    with suppress(OSError):  # such as a name that is too long
+        if path.parent.is_dir() and not path.is_dir():
+            return path
+    raise argparse.ArgumentTypeError(f"must name a file in a folder that exists, got {text!r}")
 
 
 def _seed(text: str) -> int:

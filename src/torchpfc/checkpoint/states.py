@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def load_checkpoint(folder: Path) -> Any:
         folder: Where.
     """
     path = folder / STATE_FILE
-    if not path.exists():
+    if not os.path.lexists(path):  # a link that leads nowhere is there, and refused
         return None
     content = read_json(path)
     tensors = load_tensors(path, content)
