@@ -4,7 +4,7 @@ Tables that come with packages. Ours takes the numbers as they are and, beside i
 others have the scaler they need. All have their default settings, and see the same five folds. Accuracy for classes and
 R² for numbers, both in percent. What is there already is not measured again, unless --again says so.
 
-    python benchmarks/tables.py [--sets wine boston] [--again] [--out benchmarks/results/tables.json]
+    python benchmarks/tables.py [--sets wine boston] [--models pfc] [--again] [--out benchmarks/results/tables.json]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -77,26 +77,26 @@ def judge(model: str, table: TableSet, train: Array, test: Array) -> tuple[float
     return 100 * float(fitted.score(table.X[test], table.y[test])), seconds
 
 
-def measure(name: str, jobs: int) -> dict[str, Any]:
-    """Scores of all models on the folds of a set, in percent, and seconds to fit one of them."""
-    table = load(name)
+def measure(table: TableSet, models: Sequence[str], jobs: int) -> Iterator[tuple[str, list[float], float]]:
+    """For each model its scores on the folds of a set, in percent, and the seconds that one fit took."""
     splitter = (StratifiedKFold if table.classes else KFold)(FOLDS, shuffle=True, random_state=0)
     folds = list(splitter.split(table.X, table.y))
-    found: dict[str, Any] = {"rows": len(table.X), "features": table.X.shape[1], "classes": 0, "scores": {}}
-    found |= {"fit_seconds": {}, "classes": len(np.unique(table.y)) if table.classes else 0}
     with parallel_config("loky", n_jobs=jobs, inner_max_num_threads=1), Parallel() as parallel:
-        for model in MODELS:
-            if model == "ebm" and found["features"] * found["classes"] > EBM_SCORES:
+        for model in models:
+            if model == "ebm" and table.X.shape[1] * number_of_classes(table) > EBM_SCORES:
                 continue
             scores, seconds = zip(*parallel(delayed(judge)(model, table, *fold) for fold in folds), strict=True)
-            found["scores"][model], found["fit_seconds"][model] = [*scores], float(np.mean(seconds))
-            print(f"  {model:12} {np.mean(scores):8.2f}  {np.mean(seconds):7.2f} s to fit", flush=True)
-    return found
+            yield model, [*scores], float(np.mean(seconds))
+
+
+def number_of_classes(table: TableSet) -> int:
+    return len(np.unique(table.y)) if table.classes else 0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
     parser.add_argument("--jobs", type=int, default=2, help="folds at a time, each with one thread")
     parser.add_argument("--again", action="store_true", help="measure what is there already, too")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "tables.json")
@@ -106,10 +106,14 @@ def main() -> None:
     for package in ("scikit-learn", "interpret-core", "river", "statsmodels", "mlxtend"):
         machine["versions"][package] = version(package)
     for number, name in enumerate(arguments.sets, start=1):
-        if name in done and not arguments.again:
-            continue
+        table = load(name)
+        found = done.setdefault(name, {"scores": {}, "fit_seconds": {}})
+        found |= {"rows": len(table.X), "features": table.X.shape[1], "classes": number_of_classes(table)}
+        missing = [model for model in arguments.models if arguments.again or model not in found["scores"]]
         print(f"{name} ({number} of {len(arguments.sets)})", flush=True)
-        done[name] = measure(name, arguments.jobs)
+        for model, scores, seconds in measure(table, missing, arguments.jobs):
+            found["scores"][model], found["fit_seconds"][model] = scores, seconds
+            print(f"  {model:12} {np.mean(scores):8.2f}  {seconds:7.2f} s to fit", flush=True)
         data = {name: done[name] for name in SETS if name in done}
         question = {"question": __doc__.splitlines()[0], "folds": FOLDS, "most_rows": ROWS}
         write_json(arguments.out, {**question, "data": data, **machine})

@@ -81,6 +81,15 @@ def make_taught(folder: Path) -> None:
     model.save_pretrained(folder)
 
 
+def taught_numbers(model: Any, *targets: Any) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        for k in range(2):
+            model.partial_fit(X[k::2], *(target[k::2] for target in targets))
+        model.save_pretrained(folder)
+
+    return make
+
+
 def make_ledger(folder: Path) -> None:
     ledger = Ledger()
     ledger.record(2, range(3, 5), rows=[1, 4])
@@ -137,6 +146,14 @@ KINDS = {
         lambda folder: PFCTransformer.from_pretrained(folder).transform(X).tolist(),
     ),
     "taught": Kind(make_taught, lambda folder: PFCClassifier.from_pretrained(folder).predict_proba(X).tolist()),
+    "taught regressor": Kind(
+        taught_numbers(PFCRegressor(random_state=0, parts_per_batch=2), X[:, 0]),
+        lambda folder: PFCRegressor.from_pretrained(folder).predict(X).tolist(),
+    ),
+    "taught transformer": Kind(
+        taught_numbers(PFCTransformer(random_state=0, parts_per_batch=2)),
+        lambda folder: PFCTransformer.from_pretrained(folder).transform(X).tolist(),
+    ),
     "checkpoint": Kind(lambda folder: save_checkpoint(folder, STATE), answers_of_checkpoint),
     "snapshots": Kind(train, rewound, sealed=False),  # its index has none
     "ledger": Kind(make_ledger, lambda folder: load_ledger(folder / "ledger.json").state_dict(), sealed=False),
@@ -421,7 +438,7 @@ def check(seed: int, original: Callable[[str], tuple[Path, Any]], tmp_path: Path
             refusal = str(error)
         except (ValueError, RuntimeError) as error:
             refusal = str(error)
-            assert refusal.startswith(("folder must hold a ", "there must be a snapshot", "device must")), refusal
+            assert refusal.startswith(("folder must hold", "there must be a snapshot", "device must", "batches must"))
     seconds = time.process_time() - begin
     assert seconds < 1, (name, seconds, refusal)
     assert not [path for path, flags in opened if not is_inside(path, flags, folder)]

@@ -16,6 +16,7 @@ from torchpfc import (
     ActiveSet,
     ConvergenceWarning,
     CoordinateDescent,
+    FewParts,
     Multiplicative,
     NonnegativeLeastSquares,
     ProjectedGradient,
@@ -35,6 +36,7 @@ APPROACHING = [*MASKED, pytest.param(ADMM(max_iter=20_000, tol=1e-12), id="ADMM"
 SOLVERS = [
     *APPROACHING,
     pytest.param(ActiveSet(tol=1e-12), id="ActiveSet"),
+    pytest.param(FewParts(20_000, tol=1e-10), id="FewParts"),
     pytest.param(ActiveSet(tol=1e-12, candidates=1), id="ActiveSet-one-by-one"),
 ]
 
@@ -112,7 +114,7 @@ def test_leading_dimensions_broadcast(solver: Solver) -> None:
     assert single.iterations.shape == single.kkt.shape == single.residual.shape == ()
 
 
-@pytest.mark.parametrize("solver", MASKED)
+@pytest.mark.parametrize("solver", [*MASKED, pytest.param(FewParts(20_000, tol=1e-12), id="FewParts")])
 def test_masked_entries_change_nothing(solver: Solver) -> None:
     x, W = well_posed()
     mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(2)) < 0.7
@@ -217,7 +219,7 @@ def test_a_solver_that_takes_no_mask_says_so() -> None:
         solve(NonnegativeLeastSquares(x, W, mask=torch.ones_like(x, dtype=torch.bool)), ADMM())
 
 
-@pytest.mark.parametrize("kind", [Multiplicative, CoordinateDescent, ADMM, ActiveSet])
+@pytest.mark.parametrize("kind", [Multiplicative, CoordinateDescent, ADMM, ActiveSet, FewParts])
 def test_only_the_gradient_solvers_take_a_cap(kind: type[Solver]) -> None:
     with pytest.raises(ValueError, match=f"cap must be False for {kind.__name__}, got True"):
         kind(cap=True)

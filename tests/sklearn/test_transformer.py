@@ -147,10 +147,10 @@ def test_tiny_numbers_do_no_harm():
 def test_batches_add_parts_and_can_be_forgotten():
     model = PFCTransformer(3, random_state=0, tol=1e-3)
     model.partial_fit(planted(seed=0), batch_id=4)
-    first = model.components_
-    model.partial_fit(planted(seed=1), batch_id=9)
-    assert model.n_components_ == 6
-    assert np.array_equal(model.components_[:3], first)
+    first, size = model.components_, model.scale_.size
+    model.partial_fit(10 * planted(seed=1), batch_id=9)
+    assert model.n_components_ == 6 and model.scale_.size > 2 * size  # by which all parts are larger now
+    assert np.allclose(model.components_[:3], first * (model.scale_.size / size))
     other = copy.deepcopy(model)
     report = other.forget(9, how="remove")
     assert report.batches == (9,)

@@ -22,6 +22,9 @@ MOST_LEVELS = 50
 """Lists and objects inside each other at most."""
 
 
+_LONGEST_REASON = 300
+
+
 class CorruptFileError(ValueError):
     """A file is not what was written; the message names it and says what to do."""
 
@@ -159,8 +162,8 @@ def reading(folder: Path, what: str) -> Iterator[None]:
     except (CorruptFileError, ImportError, MemoryError):  # the last two are no faults of the folder
         raise
     except Exception as error:  # what strangers write can make any of them
-        reason, _, _ = str(error).partition("\n")
-        raise CorruptFileError(f"{folder} must hold {what} ({reason}); {remedy(folder)}") from None
+        reason, _, _ = str(error).partition("\n")  # which may repeat what was read
+        raise CorruptFileError(f"{folder} must hold {what} ({reason[:_LONGEST_REASON]}); {remedy(folder)}") from None
 
 
 def remedy(folder: Path) -> str:

@@ -125,7 +125,7 @@ class EstimatorState(TypedDict):
     """Any estimator."""
 
     format: int
-    estimator: str
+    estimator: Annotated[str, Meta(pattern=r"^\w{1,100}$")]
     params: dict[str, Plain]
     n_features_in: Annotated[int, Meta(ge=1, le=MOST_COLUMNS)]
     feature_names_in: list[str] | None
@@ -156,6 +156,48 @@ class TaughtState(EstimatorState):
     """A classifier after `partial_fit`."""
 
     taught: TaughtBatches
+    seed: Count
+
+
+class SketchState(TypedDict):
+    """How features are distributed."""
+
+    points: Tensor
+    mass: Tensor
+
+
+class MomentState(TypedDict):
+    """Means and deviations of features."""
+
+    total: Tensor
+    mass: Tensor
+    mean: Tensor
+    deviation: Tensor
+
+
+class SummaryState(TypedDict):
+    """What a batch of a regressor or a transformer leaves behind."""
+
+    parts: Tensor
+    counts: Tensor
+    sketch: SketchState
+    moments: MomentState
+    held: Tensor
+    weight: Tensor
+
+
+class StagedBatches(TypedDict):
+    """What a regressor or a transformer was taught batch by batch."""
+
+    features: Count
+    batches: list[tuple[Any, SummaryState]]
+    runs: list[tuple[list[Any], Column]]
+
+
+class StagedState(FittedState):
+    """A regressor or a transformer after `partial_fit`."""
+
+    taught: StagedBatches
     seed: Count
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from torchpfc.checkpoint.files import parse_json
+from torchpfc.continual.names import name_from_plain, name_to_plain
 from torchpfc.continual.portion import Portion
 
 _PORTIONS = "portions."
@@ -34,7 +34,7 @@ def to_state(portions: Sequence[Portion], prefix: str) -> dict[str, Tensor]:
         for place, portion in enumerate(portions)
         for name, value in portion.tensors().items()
     }
-    text = json.dumps([[portion.label, [_to_plain(batch) for batch in portion.batches]] for portion in portions])
+    text = json.dumps([[portion.label, [name_to_plain(batch) for batch in portion.batches]] for portion in portions])
     return state | {f"{prefix}{_PORTIONS}names": torch.tensor(list(text.encode()), dtype=torch.uint8)}
 
 
@@ -62,7 +62,7 @@ def take_from_state(state: dict[str, Any], prefix: str, device: torch.device) ->
         place, _, name = key.partition(".")
         found[int(place)][name] = value.to(device, copy=True)
     return [
-        Portion.from_tensors(tuple(map(_from_plain, batches)), label, tensors)
+        Portion.from_tensors(tuple(map(name_from_plain, batches)), label, tensors)
         for (label, batches), tensors in zip(names, found, strict=True)
     ]
 
@@ -93,18 +93,3 @@ def _portions_of_block(state: dict[str, Any], prefix: str) -> list[Portion]:
         batches = () if c < 0 else (len(portions),)
         portions.append(Portion(batches, c, parts.clone(), counts, torch.zeros_like(counts, dtype=torch.bool)))
     return portions
-
-
-def _to_plain(name: Hashable) -> Any:
-    """A name as JSON; a tuple becomes a list."""
-    if isinstance(name, tuple):
-        return [_to_plain(part) for part in name]
-    if isinstance(name, np.generic):
-        name = name.item()
-    if not isinstance(name, str | int | float | None):
-        raise TypeError(f"batch must be text, a number or a tuple of these to be saved, got {name!r}")
-    return name
-
-
-def _from_plain(name: Any) -> Hashable:
-    return tuple(map(_from_plain, name)) if isinstance(name, list) else name

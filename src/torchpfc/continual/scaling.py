@@ -1,4 +1,4 @@
-"""Scales of features from sketches of their distributions, which add up over batches in any number."""
+"""Sketches and moments of the distributions of features, which add up over batches, and scales from them."""
 
 from __future__ import annotations
 
@@ -63,6 +63,10 @@ class Sketch:
         points, order = torch.cat([sketch.points for sketch in sketches]).sort(stable=True, dim=0)
         return cls(points, torch.cat([sketch.mass for sketch in sketches]).gather(0, order))
 
+    def select(self, features: slice) -> Sketch:
+        """The sketch of some of the features."""
+        return Sketch(self.points[:, features], self.mass[:, features])
+
     def quantiles(self, q: Sequence[float]) -> Tensor:
         r"""Quantiles of each feature, NaN for one that was never observed.
 
@@ -107,6 +111,73 @@ class Sketch:
             return self
         points = self.quantiles([k / (_POINTS - 1) for k in range(_POINTS)])
         return Sketch(points, (self.mass.sum(0) / _POINTS).expand(_POINTS, -1).contiguous())
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    r"""The mean and the deviation of each feature of some examples, over those in which it is observed.
+
+    Shape:
+        - total: $()$, what all examples count
+        - mass: $(m)$, what those count in which a feature is observed
+        - mean, deviation: $(m)$; 0 where a feature was never observed
+    """
+
+    total: Tensor
+    mass: Tensor
+    mean: Tensor
+    deviation: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, weight: Tensor) -> Moments:
+        """The moments of examples.
+
+        Args:
+            x: The examples; NaN where one is not observed.
+            weight: What each counts.
+
+        Example:
+            >>> Moments.of(torch.tensor([[1.0], [3.0], [torch.nan]]), torch.ones(3))
+            Moments(total=tensor(3.), mass=tensor([2.]), mean=tensor([2.]), deviation=tensor([1.]))
+        """
+        mass = weight.to(x).unsqueeze(1) * ~x.isnan()
+        share = _shares(mass)
+        mean = (share * x.nan_to_num(nan=0.0)).sum(0)
+        return cls(weight.to(x).sum(), mass.sum(0), mean, _root_mean_square((x - mean).nan_to_num(nan=0.0), share))
+
+    @classmethod
+    def merged(cls, moments: Sequence[Moments]) -> Moments:
+        """The moments of all examples together.
+
+        Args:
+            moments: Those of batches, in an order that is always the same.
+        """
+        mass, means = (torch.stack(part) for part in zip(*((one.mass, one.mean) for one in moments), strict=True))
+        share = _shares(mass)
+        mean = (share * means).sum(0)
+        away = torch.hypot(torch.stack([one.deviation for one in moments]), means - mean)
+        total = torch.stack([one.total for one in moments]).sum()
+        return cls(total, mass.sum(0), mean, _root_mean_square(away, share))
+
+    def select(self, features: slice) -> Moments:
+        """The moments of some of the features."""
+        return Moments(self.total, self.mass[features], self.mean[features], self.deviation[features])
+
+    def around(self, center: Tensor) -> Tensor:
+        """The root mean square of each feature less a center."""
+        return torch.hypot(self.deviation, self.mean - center)
+
+
+def _shares(mass: Tensor) -> Tensor:
+    """What part of its column each entry is; 0 in columns of zeros."""
+    return (mass / mass.sum(0)).nan_to_num(nan=0.0)
+
+
+def _root_mean_square(x: Tensor, share: Tensor) -> Tensor:
+    """Of each column, with shares that add up to 1; of numbers of any size."""
+    largest = x.abs().amax(0)
+    unit = largest.where(largest > 0, 1.0)
+    return unit * (share * (x / unit).square()).sum(0).sqrt()
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from torchpfc.checkpoint import reading
+from torchpfc.continual.scaling import Scale, Sketch
 from torchpfc.interpret import ColumnReport, Explanation, describe_columns
 from torchpfc.interpret.recognition import Usual
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.saving import block_from, block_settings
 from torchpfc.optim.ledger import Ledger, whole_numbers
-from torchpfc.sklearn.learning import couple
-from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, InputScale, Rows, dense
+from torchpfc.sklearn.learning import codes, couple
+from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, InputScale, Rows, dense, feature_scale
 from torchpfc.sklearn.saving import SAVED, load_estimator, save_estimator
-from torchpfc.solvers import FISTA, Implicit
+from torchpfc.sklearn.taught import Taught
+from torchpfc.solvers import FISTA, FewParts, Implicit
 from torchpfc.unlearning import ForgetReport, forget
-from torchpfc.unlearning.report import How
+from torchpfc.unlearning.report import How, fingerprint
 
 DTYPES = (np.float64, np.float32)
 """The types that inputs are computed in; all others become the first."""
@@ -42,6 +47,10 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     block_: PFCBlock
     ledger_: Ledger
+    _taught: Taught
+    """What `partial_fit` was given, batch by batch; nothing after `fit`."""
+    _batch_seed: int
+    """One seed for all batches: what one leaves must not depend on how many came before."""
     scale_: InputScale
     held_out_: Rows
     n_features_in_: int
@@ -79,6 +88,18 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     @abstractmethod
     def _load_extra_state(self, state: dict[str, Any]) -> None:
         """Takes over what `_extra_state` gave."""
+
+    def _constant(self, *, signed: bool) -> bool:
+        """Whether inputs get one more feature, a constant."""
+        return False
+
+    @abstractmethod
+    def _new_taught(self) -> Taught:
+        """What knows no batch yet."""
+
+    @abstractmethod
+    def _follow(self) -> None:
+        """Computes all else from what was taught; without any batch, the estimator is one that was never fitted."""
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether there is a block."""
@@ -194,19 +215,29 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     # Forgetting
 
-    def forget(self, batches: Iterable[int] | int, *, how: How = "zero") -> ForgetReport:
-        """Removes what batches wrote: the parts that `partial_fit` learned from them, and their rows held out.
+    def forget(self, batches: Any, *, how: How = "zero") -> ForgetReport:
+        """Removes what batches wrote: after `partial_fit`, what is left is the model that never saw them, bit for bit.
 
         Args:
-            batches: The numbers of the batches, as given to `partial_fit`.
+            batches: The names of the batches, as given to `partial_fit`; one name, or a list of them.
             how: `"zero"` leaves parts of zeros, so that the numbers of the others stay; `"remove"` makes the model
-                smaller; `"reinitialize"` leaves random parts.
+                smaller; `"reinitialize"` leaves random parts, in a model of `fit` alone.
 
         Returns:
             What was done, and what that does and does not guarantee.
         """
         check_is_fitted(self)
-        asked = whole_numbers(batches if isinstance(batches, Iterable) else [batches], "batches")
+        asked = list(batches) if isinstance(batches, list | set | range | np.ndarray) else [batches]
+        if not hasattr(self, "_taught"):
+            return self._forget_learned(whole_numbers(asked, "batches"), how)
+        before = fingerprint(self.block_)
+        report = self._taught.forget(asked, how=how)
+        self._follow()
+        after = fingerprint(self.block_) if hasattr(self, "block_") else ""
+        return replace(report, sha256_before=before, sha256_after=after)
+
+    def _forget_learned(self, asked: list[int], how: How) -> ForgetReport:
+        """Removes what `fit` wrote, or batches of version 0.1."""
         generator = self._generator() if how == "reinitialize" else None
         report = forget(self.block_, self.ledger_, batches=asked, how=how, generator=generator)
         kept = ~torch.isin(self.held_out_.batch, torch.tensor(asked))
@@ -247,8 +278,8 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return estimator
 
     def _learned(self) -> dict[str, Any]:
-        """All that `fit` has found, as tensors and plain values."""
-        return self._about_features() | {
+        """All that was learned, as tensors and plain values."""
+        learned = self._about_features() | {
             "scale": vars(self.scale_),
             "block": block_settings(self.block_),
             "weights": dict(self.block_.state_dict()),
@@ -257,6 +288,9 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             "ledger": self.ledger_.state_dict(),
             "extra": self._extra_state(),
         }
+        if hasattr(self, "_taught"):
+            learned |= {"taught": self._taught.state(), "seed": self._batch_seed}
+        return learned
 
     def _about_features(self) -> dict[str, Any]:
         names = getattr(self, "feature_names_in_", None)
@@ -271,6 +305,9 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _take_over(self, learned: dict[str, Any], device: torch.device) -> None:
         """Takes over what `_learned` gave."""
         self._take_over_features(learned)
+        if "taught" in learned:
+            self._taught, self._batch_seed = self._new_taught(), int(learned["seed"])
+            self._taught.load(learned["taught"])
         self.scale_ = InputScale(**learned["scale"])
         self.block_ = block_from(learned["block"], learned["weights"]).to(device).eval()
         by = learned.get("learned_from")  # version 0.1.0 knew nothing of it
@@ -289,6 +326,11 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         given = self._given(X)
         return given, *self._answer(self.encode(given))
 
+    def _outputs(self, X: Any) -> Tensor:
+        """The block's predictions alone, which need no reconstructions."""
+        given = self._given(X)
+        return F.linear(codes(self.block_, self.encode(given)), self.block_.weight_y.detach())
+
     def _given(self, X: Any) -> Tensor:
         """Inputs as the user gives them, checked; NaN where they are not observed."""
         check_is_fitted(self)
@@ -302,18 +344,16 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """Rows of the block in the units of the user."""
         return self.scale_.decode(rows)
 
-    def _rows(self, x: Array, target: Tensor, weight: Array, batch: int, dtype: torch.dtype | None = None) -> Rows:
-        """Examples as the block sees them; in a type of their own by default."""
+    def _rows(self, x: Array, target: Tensor, weight: Array, dtype: torch.dtype | None = None) -> Rows:
+        """The examples of `fit` as the block sees them; in a type of their own by default."""
         given = torch.tensor(np.ascontiguousarray(x), device=self._device())
         inputs = self.scale_.encode(given).to(given.dtype if dtype is None else dtype)
         like: Any = {"dtype": inputs.dtype, "device": inputs.device}
-        batches = torch.full((len(x),), batch, dtype=torch.int64)
-        return Rows(inputs, target.to(**like), torch.tensor(weight, **like), batches)
+        batch = torch.zeros(len(x), dtype=torch.int64)
+        return Rows(inputs, target.to(**like), torch.tensor(weight, **like), batch)
 
-    def _keep_held_out(self, rows: Rows, generator: torch.Generator, *, first: bool) -> None:
-        """Calibrates with rows and with those kept before, and keeps them, but not too many."""
-        if not first:
-            rows = self.held_out_.join(rows)
+    def _keep_held_out(self, rows: Rows, generator: torch.Generator) -> None:
+        """Calibrates with rows and keeps them, but not too many."""
         if len(rows.x) > MOST_HELD_OUT:
             rows = rows.select(torch.randperm(len(rows.x), generator=generator)[:MOST_HELD_OUT].sort().values)
         self.held_out_ = rows
@@ -332,13 +372,15 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _new_block(self, weight_x: Tensor, weight_y: Tensor, *, nonnegative: bool) -> PFCBlock:
         """A block with these weights."""
+        steps = int(getattr(self, "inference_steps", 100))
         block = PFCBlock(
             weight_x.shape[0],
             weight_y.shape[0],
             weight_x.shape[1],
             nonnegative=nonnegative,
             l1=float(self.l1),
-            solver=FISTA(max_iter=int(getattr(self, "inference_steps", 100))),
+            # Parts with signs do not all look alike: steps get far, and in tables exact codes predicted worse.
+            solver=FewParts(max_iter=steps) if nonnegative else FISTA(max_iter=steps),
             adjoint=Implicit.fast(),
             device=weight_x.device,
             dtype=weight_x.dtype,
@@ -346,35 +388,21 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         block.set_parts_(weight_x, weight_y)
         return block.eval()
 
-    def _add_parts(self, weight_x: Tensor, weight_y: Tensor, batch: int, *, nonnegative: bool) -> None:
-        """Appends parts to the block, or begins with a block of them, and enters them into the ledger."""
-        if not hasattr(self, "block_"):
-            self._begin_with(self._new_block(weight_x, weight_y, nonnegative=nonnegative), batch)
-            return
-        first = self.block_.num_basis
-        self.block_.add_basis(weight_x.shape[1])
-        self.block_.set_parts_(weight_x, weight_y, first)
-        self.block_.eval()
-        self.ledger_.record(batch, range(first, self.block_.num_basis))
-
-    def _begin_with(self, block: PFCBlock, batch: int) -> None:
-        """Begins with a block, all of which was learned from one batch."""
+    def _begin_with(self, block: PFCBlock) -> None:
+        """Begins with a block, all of which `fit` learned."""
         self.block_, self.ledger_ = block.eval(), Ledger()
-        self.ledger_.record(batch, range(block.num_basis))
+        self.ledger_.record(0, range(block.num_basis))
 
-    def _end_batch(self, batch: int, train: Rows, kept: Rows, generator: torch.Generator, *, known: int) -> None:
-        """Counts a batch that has added to the parts known before, and calibrates with rows of it."""
-        self.n_iter_ = self.n_iter_ + 1 if known else 1
-        count = self.block_.num_basis
-        self._say(f"batch {batch}: {len(train.x)} rows, {count - known} new parts, {count} in all")
-        self._keep_held_out(kept, generator, first=not known)
-
-    def _batch_id(self, batch_id: int | None) -> int:
-        if batch_id is None:
-            return self.ledger_.next_id if hasattr(self, "block_") else 0
-        if not isinstance(batch_id, int | np.integer) or batch_id < 0:
-            raise ValueError(f"batch_id must be an int of at least 0 or None, got {batch_id!r}")
-        return int(batch_id)
+    @contextmanager
+    def _unchanged_by_errors(self) -> Iterator[None]:
+        """Puts all attributes back where something fails inside."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
 
     def _check_sign(self, given: Tensor) -> None:
         if self.block_.nonnegative and len(given) and (lowest := float(given.nan_to_num(nan=0.0).min())) < 0:
@@ -384,19 +412,20 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if self.scale not in ("auto", "features", "common", None):
             raise ValueError(f"scale must be 'auto', 'features', 'common' or None, got {self.scale!r}")
 
-    def _signed(self, x: Array) -> bool:
-        """Whether parts may be negative, by the parameter `nonnegative` and the data."""
-        lowest = float(np.nanmin(x)) if not np.isnan(x).all() else 0.0
+    def _lowest(self, x: Array) -> float:
+        """The lowest of all entries, or 0, if the parameter `nonnegative` allows for it."""
         if self.nonnegative not in (True, False, "auto"):
             raise ValueError(f"nonnegative must be True, False or 'auto', got {self.nonnegative!r}")
+        lowest = float(np.nanmin(x, initial=0.0))
         if self.nonnegative is True and lowest < 0:
             raise ValueError(_negative(lowest, type(self).__name__))
-        return lowest < 0 if self.nonnegative == "auto" else not self.nonnegative
+        return lowest
 
-    def _tensor(self, values: Array) -> Tensor:
-        """Numbers on the device and in the type of the block."""
-        like = self.block_.weight_x
-        return torch.tensor(np.ascontiguousarray(values), dtype=like.dtype, device=like.device)
+    def _look(self, sketch: Sketch, lowest: float) -> tuple[Scale | None, bool]:
+        """The scale of each feature, None for a common one, and whether parts are non-negative."""
+        scale = feature_scale(sketch, self.scale, around_zero=self.nonnegative is True)
+        signed = lowest < 0 if self.nonnegative == "auto" else not self.nonnegative
+        return scale, not signed and (scale is None or self.nonnegative is True)
 
     def _numpy(self, values: Tensor) -> Array:
         array: Array = values.detach().cpu().numpy()

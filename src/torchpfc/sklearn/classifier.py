@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from torchpfc.continual import ContinualPFC, RidgeReadout
@@ -23,12 +23,10 @@ from torchpfc.optim.ledger import Ledger
 from torchpfc.sklearn.base import DTYPES, LENIENT
 from torchpfc.sklearn.calibration import fit_sharpness
 from torchpfc.sklearn.learning import class_parts, joint_means, suitable_count
-from torchpfc.sklearn.rows import FEWEST_HELD_OUT, Array, InputScale, Rows, check_weights, dense, hold_out
+from torchpfc.sklearn.rows import FEWEST_HELD_OUT, Array, InputScale, Rows, check_weights, dense
 from torchpfc.sklearn.saving import labels_from_json, labels_to_json
-from torchpfc.sklearn.supervised import SupervisedPFC
-from torchpfc.sklearn.taught import MOST_OF_A_BATCH, Held, Taught, names_of_features
-from torchpfc.unlearning import ForgetReport
-from torchpfc.unlearning.report import How
+from torchpfc.sklearn.supervised import FEWEST_PARTS, SupervisedPFC
+from torchpfc.sklearn.taught import Held, TaughtClasses, hold_out_of_batch, names_of_features
 
 _SHARPNESS = 20.0
 """The factor between scores and the logarithms of odds, where no row was held out to tell."""
@@ -62,7 +60,8 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             of all entries are zero and no feature reaches more than 100 times what is usual.
         l1: Weight of the sum of h in what h minimizes, for inputs scaled to a size of 1; makes explanations short.
         reconstruction: What the error of the reconstruction counts in learning, where that of the scores counts 1.
-        inference_steps: Steps in which a code is found.
+        inference_steps: Steps in which a code is found, of `FISTA`; rounds of `FewParts` at most where parts are
+            non-negative.
         max_iter: Epochs of learning by gradients, at most.
         learning_rate: Of these.
         batch_size: Examples in a step; `"auto"` is 200.
@@ -89,7 +88,7 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         components_: The parts, in the units of the input.
         block_: The block itself.
         ledger_: Which batch wrote which parts.
-        n_iter_: Epochs that were made; calls of `partial_fit` after the first of those.
+        n_iter_: Epochs that `fit` made, or batches that `partial_fit` was given and that are not forgotten.
 
     Example:
         >>> from sklearn.datasets import load_digits
@@ -107,7 +106,7 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
     read_out: RidgeReadout | None = None
     wait: bool = False
 
-    _taught: Taught = field(init=False)
+    _taught: TaughtClasses = field(init=False)
     classes_: Array = field(init=False)
     sharpness_: float = field(init=False)
     """The factor between scores and the logarithms of odds, from the rows held out."""
@@ -129,8 +128,6 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             return self._fit_labels(X, y, sample_weight)
         y = _labels_of(y)
         weight = check_weights(sample_weight, len(X)) * self._class_weights(y)
-        if hasattr(self, "_taught"):
-            del self._taught
         self.classes_, labels = np.unique(y, return_inverse=True)
         if (known := len(np.unique(labels[weight > 0]))) < 2:
             raise ValueError(f"y must hold at least two classes, got {known} class")
@@ -145,8 +142,6 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             )
         if self.class_weight is not None:
             raise ValueError(f"class_weight must be None with several labels at once, got {self.class_weight!r}")
-        if hasattr(self, "_taught"):
-            del self._taught
         self.classes_ = np.arange(y.shape[1])
         self._fit(x, y, check_weights(sample_weight, len(x)))
         return self
@@ -171,28 +166,38 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
                 number by default.
         """
         self._check_params()
-        first = not hasattr(self, "_taught")
-        X, y = validate_data(self, X, y, dtype=DTYPES, reset=first, **LENIENT)
-        X, y = dense(X), _labels_of(y)
-        weight = check_weights(sample_weight, len(X)) * self._class_weights(y)
-        taught: Taught = self._new_taught(classes) if first else self._taught
+        with self._unchanged_by_errors():
+            first = not hasattr(self, "_taught")
+            X, y = validate_data(self, X, y, dtype=DTYPES, reset=first, **LENIENT)
+            y = _labels_of(y)
+            weight = check_weights(sample_weight, len(y)) * self._class_weights(y)
+            self._teach(dense(X), y, weight, classes, batch_id)
+        return self
+
+    def _teach(self, x: Array, y: Array, weight: Array, classes: Any, batch_id: Hashable) -> None:
+        anew = not hasattr(self, "_taught")
+        taught: TaughtClasses = self._new_taught(classes) if anew else self._taught
         if taught.announced is not None and len(unknown := np.setdiff1d(y, taught.announced)):
             raise ValueError(f"y must hold labels of classes ({taught.announced.tolist()}), got {unknown.tolist()}")
-        if not first:
+        if anew:
+            self._batch_seed = int(self._generator().initial_seed())
+        else:
             self._check_classes(classes, taught, y)
         used = weight > 0
-        X, y, weight = X[used], y[used], weight[used]
-        kept, held = self._hold_out(X, y, weight)
+        x, y, weight = x[used], y[used], weight[used]
+        labels = torch.as_tensor(np.unique(y, return_inverse=True)[1].reshape(-1))
+        learned, few = hold_out_of_batch(len(x), labels, self.validation_fraction, fewest=FEWEST_HELD_OUT)
         count = None
         if self.parts_per_batch != "auto":
             count = max(1, int(self.parts_per_batch) // len(np.unique(y)))
-        taught.teach(*kept, held, batch=batch_id, count=count, seed=self._seed(first=first))
-        if first and hasattr(self, "block_"):
-            warnings.warn("partial_fit begins anew, without what fit had learned from all rows at once", stacklevel=2)
+        held = Held(x[few], y[few], weight[few])
+        x, y, weight = x[learned], y[learned], weight[learned]
+        taught.teach(x, y, weight, held, batch=batch_id, count=count, seed=self._batch_seed)
+        if anew and hasattr(self, "block_"):
+            warnings.warn("partial_fit begins anew, without what fit had learned from all rows at once", stacklevel=3)
         self._taught = taught
-        self._say(f"batch {taught.learner.batches[-1]!r}: {len(X)} rows, {taught.learner.num_basis} parts in all")
+        self._say(f"batch {taught.batches[-1]!r}: {used.sum()} rows, {taught.learner.num_basis} parts in all")
         self._follow()
-        return self
 
     def decision_function(self, X: Any) -> Array:
         """The scores of the classes.
@@ -204,7 +209,7 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             An array of shape (n, n_classes); with two classes, how much the score of the second exceeds that of the
             first, of shape (n,).
         """
-        scores = self._numpy(self._couple(X)[2].double())
+        scores = self._numpy(self._outputs(X).double())
         if self._several():
             return scores - 0.5
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
@@ -215,7 +220,7 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         Args:
             X: Inputs, of shape (n, n_features_in_).
         """
-        scores = self._couple(X)[2]
+        scores = self._outputs(X)
         if self._several():
             return self._numpy((scores > 0.5).long())
         labels: Array = self.classes_[self._numpy(scores.argmax(1))]
@@ -230,7 +235,7 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         Returns:
             An array of shape (n, n_classes).
         """
-        scores = self._couple(X)[2].double()
+        scores = self._outputs(X).double()
         if self._several():
             return self._numpy(torch.softmax(self.sharpness_ * _odds(scores), 2)[..., 1])
         return self._numpy(torch.softmax(self.sharpness_ * scores, 1))
@@ -241,7 +246,7 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         Args:
             X: Inputs, of shape (n, n_features_in_).
         """
-        scores = self._couple(X)[2].double()
+        scores = self._outputs(X).double()
         if self._several():
             return self._numpy(torch.log_softmax(self.sharpness_ * _odds(scores), 2)[..., 1])
         return self._numpy(torch.log_softmax(self.sharpness_ * scores, 1))
@@ -264,7 +269,7 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
     def ledger_(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def _new_taught(self, classes: Any) -> Taught:
+    def _new_taught(self, classes: Any = None) -> TaughtClasses:
         announced = None if classes is None else _labels_of(np.asarray(classes), what="classes")
         learner = ContinualPFC(
             self.n_features_in_,
@@ -274,35 +279,14 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             wait=bool(self.wait),
             device=self._device(),
         )
-        return Taught(learner, None if announced is None else np.unique(announced))
+        return TaughtClasses(learner, None if announced is None else np.unique(announced))
 
-    def _check_classes(self, classes: Any, taught: Taught, y: Array) -> None:
+    def _check_classes(self, classes: Any, taught: TaughtClasses, y: Array) -> None:
         known = taught.classes
         if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), known):
             raise ValueError(f"classes must be those of the first call ({known.tolist()}), got others")
         if len(known) and (known.dtype.kind in "US") != (y.dtype.kind in "US"):
             raise ValueError(f"y must hold labels like those before ({known[:2].tolist()}), got {y[:2].tolist()}")
-
-    def _seed(self, *, first: bool) -> int:
-        """One seed for all batches: what one leaves must not depend on how many came before."""
-        if first:
-            self._first_seed = int(self._generator().initial_seed())
-        return self._first_seed
-
-    def _hold_out(self, x: Array, y: Array, weight: Array) -> tuple[tuple[Array, Array, Array], Held | None]:
-        """Rows to learn from, and those held out: a share of each class.
-
-        Of a small batch they are the same rows, and of one too small to say what is usual there are none.
-        """
-        numbers = torch.arange(len(x))
-        labels = torch.as_tensor(np.unique(y, return_inverse=True)[1].reshape(-1))
-        rows = Rows(torch.zeros(len(x), 0), labels, numbers, numbers)
-        learned, held = hold_out(rows, labels, self.validation_fraction, torch.Generator().manual_seed(0))
-        if learned is held:
-            return (x, y, weight), Held(x, y, weight) if len(x) >= FEWEST_HELD_OUT else None
-        kept, few = learned.batch.numpy(), held.batch.numpy()
-        few = few[np.linspace(0, len(few) - 1, min(len(few), MOST_OF_A_BATCH)).astype(int)]
-        return (x[kept], y[kept], weight[kept]), Held(x[few], y[few], weight[few])
 
     def _follow(self) -> None:
         """Takes over what follows from what was taught."""
@@ -323,6 +307,11 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         given = self._given(X)
         coupling = self.learner_.couple(given)
         return given, coupling.h, self._taught.scores(coupling.y), self.learner_.reconstruct(given)
+
+    def _outputs(self, X: Any) -> Tensor:
+        if not hasattr(self, "_taught"):
+            return super()._outputs(X)
+        return self._taught.scores(self.learner_.couple(self._given(X)).y)
 
     def encode(self, x: Tensor) -> Tensor:
         """Inputs as the block sees them.
@@ -377,25 +366,6 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             features=names_of_features(names, len(weight_x)),
         )
 
-    def forget(self, batches: Any, *, how: How = "zero") -> ForgetReport:
-        """Removes what batches wrote: after `partial_fit`, what is left is the model that never saw them, bit for bit.
-
-        Args:
-            batches: The names of the batches, as given to `partial_fit`; one name, or a list of them.
-            how: `"zero"` leaves parts of zeros, so that the numbers of the others stay; `"remove"` makes the model
-                smaller; `"reinitialize"` leaves random parts, in a model of `fit` alone.
-
-        Returns:
-            What was done, and what that does and does not guarantee.
-        """
-        check_is_fitted(self)
-        if not hasattr(self, "_taught"):
-            return super().forget(batches, how=how)
-        names = list(batches) if isinstance(batches, list | set | range | np.ndarray) else [batches]
-        report = self._taught.forget(names, how=how)
-        self._follow()
-        return report
-
     def recognition_score(self, X: Any) -> Array:
         """Is this input like what was learned? The share of rows held out that are as odd as this one, or odder.
 
@@ -433,14 +403,14 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             return torch.tensor(raw)
         return F.one_hot(torch.tensor(raw[:, 0], dtype=torch.int64), len(self.classes_))
 
-    def _find_parts(
-        self, rows: Rows, count: int | None, fewest: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def _find_parts(self, rows: Rows, count: int | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         if self._several():
-            count = suitable_count(len(rows.x), fewest, _MOST_OF_SEVERAL) if count is None else count
+            count = suitable_count(len(rows.x), FEWEST_PARTS, _MOST_OF_SEVERAL) if count is None else count
             return joint_means(rows, count, generator)
         labels = rows.target.argmax(1)
-        W_x, owners = class_parts(rows.x, labels, rows.weight, count, generator, fewest=fewest, most=_MOST_PER_CLASS)
+        W_x, owners = class_parts(
+            rows.x, labels, rows.weight, count, generator, fewest=FEWEST_PARTS, most=_MOST_PER_CLASS
+        )
         one_hot = F.one_hot(owners.clamp(min=0), len(self.classes_)).to(rows.x.dtype)
         one_hot[owners < 0] = 1 / len(self.classes_)
         return W_x, one_hot.mT
@@ -469,14 +439,14 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
     def _learned(self) -> dict[str, Any]:
         if not hasattr(self, "_taught"):
             return super()._learned()
-        return self._about_features() | {"taught": self._taught.state(), "seed": self._first_seed}
+        return self._about_features() | {"taught": self._taught.state(), "seed": self._batch_seed}
 
     def _take_over(self, learned: dict[str, Any], device: torch.device) -> None:
         if "taught" not in learned:
             super()._take_over(learned, device)
             return
         self._take_over_features(learned)
-        self._taught, self._first_seed = self._new_taught(None), int(learned["seed"])
+        self._taught, self._batch_seed = self._new_taught(), int(learned["seed"])
         self._taught.load(learned["taught"])
         self._follow()
 

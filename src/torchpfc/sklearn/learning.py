@@ -105,19 +105,25 @@ def equal_shares(sizes: list[int], total: int) -> list[int]:
 @torch.no_grad()
 def couple(block: PFCBlock, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Codes, predictions and reconstructions of rows, without gradients; what is NaN in a row counts for nothing."""
-    h = torch.cat([_codes(block, chunk) for chunk in torch.split(x, _CHUNK)])
+    h = codes(block, x)
     return h, F.linear(h, block.weight_y), F.linear(h, block.weight_x)
 
 
+@torch.no_grad()
+def codes(block: PFCBlock, x: Tensor) -> Tensor:
+    """Codes of rows, without gradients; what is NaN in a row counts for nothing."""
+    return torch.cat([_codes(block, chunk) for chunk in torch.split(x, _CHUNK)])
+
+
 def _codes(block: PFCBlock, x: Tensor) -> Tensor:
-    gaps = x.isnan()
+    W, gaps = block.weight_x.detach(), x.isnan()
     some = gaps.any(1)
     if not some.any():
-        return block.couple(x).h
+        return solve(NonnegativeLeastSquares(x, W, block.l1), block.solver, lipschitz=block.lipschitz()).h
     h = x.new_empty(len(x), block.num_basis)
     if not some.all():
-        h[~some] = block.couple(x[~some]).h
-    problem = NonnegativeLeastSquares(x[some].nan_to_num(nan=0.0), block.weight_x.detach(), block.l1, mask=~gaps[some])
+        h[~some] = _codes(block, x[~some])
+    problem = NonnegativeLeastSquares(x[some].nan_to_num(nan=0.0), W, block.l1, mask=~gaps[some])
     h[some] = solve(problem, block.solver).h
     return h
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, Self
 
 import numpy as np
@@ -10,16 +11,23 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from torchpfc.continual.portion import mean_parts
+from torchpfc.continual.scaling import Moments, Sketch
+from torchpfc.nmf.normalization import unit_columns
 from torchpfc.sklearn.base import DTYPES, LENIENT
 from torchpfc.sklearn.learning import couple, joint_means, readout, suitable_count
-from torchpfc.sklearn.rows import Array, Rows, check_weights, dense
-from torchpfc.sklearn.supervised import SupervisedPFC
+from torchpfc.sklearn.rows import Array, Rows, check_weights, dense, distinct
+from torchpfc.sklearn.staged import StagedPFC, TaughtNumbers
+from torchpfc.sklearn.supervised import FEWEST_PARTS, SupervisedPFC
 
 _MOST_PARTS = 100
 """Parts at most where nobody says how many."""
 
+_MOST_OF_A_BATCH = 135
+"""Parts of a batch at most where nobody says how many."""
 
-class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ignore[misc]
+
+class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC, StagedPFC):  # type: ignore[misc]
     r"""Predicts numbers, one or several, from the parts that inputs are made of.
 
     A `PFCBlock` explains an input as a sum of parts, and a prediction is a base plus what these parts add:
@@ -44,7 +52,8 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
         l1: Weight of the sum of h in what h minimizes, for inputs scaled to a size of 1; makes explanations short.
         reconstruction: What the error of the reconstruction counts in learning, where that of the prediction, scaled to
             a standard deviation of 1, counts 1.
-        inference_steps: Steps in which a code is found.
+        inference_steps: Steps in which a code is found, of `FISTA`; rounds of `FewParts` at most where parts are
+            non-negative.
         max_iter: Epochs of learning by gradients, at most.
         learning_rate: Of these.
         batch_size: Examples in a step; `"auto"` is 200.
@@ -55,7 +64,8 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
             are learned from and used for this.
         n_iter_no_change: Epochs without a smaller error after which to stop.
         tol: How much smaller it must be, relatively.
-        parts_per_batch: How many parts each call of `partial_fit` adds; `"auto"` is one for every five examples.
+        parts_per_batch: How many parts each call of `partial_fit` adds; `"auto"` is one for every two examples, and 135
+            at most.
         device: Where to compute, such as `"cuda"`; the CPU by default.
         random_state: Seed of everything random.
         verbose: Whether to print progress.
@@ -65,7 +75,7 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
         base_: What is predicted where there is no part at all, one number for each output.
         block_: The block itself.
         ledger_: Which batch wrote which parts.
-        n_iter_: Epochs that were made; calls of `partial_fit` after the first of those.
+        n_iter_: Epochs that `fit` made, or batches that `partial_fit` was given and that are not forgotten.
 
     Example:
         >>> X = np.random.default_rng(0).normal(size=(200, 3))
@@ -96,30 +106,33 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
         self._fit(X, np.asarray(y, dtype=X.dtype).reshape(len(X), -1), weight)
         return self
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, batch_id: int | None = None) -> Self:
-        """Learns from one batch, without changing what was learned before.
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, batch_id: Hashable = None) -> Self:
+        """Learns from one batch, and leaves what was learned before as it is.
 
-        Each call adds parts of its own, which learn what the parts before them do not predict. So `forget` can take a
-        batch out again.
+        Each batch adds parts of its own, means of similar rows. What a batch leaves depends on it alone; scales, base
+        and what the parts add are computed from what all batches left. So batches may come in any order, sorted by y
+        too, and `forget` gives the model that never saw one of them, bit for bit. A call that fails changes nothing.
+        After `fit`, the first call begins anew, with a warning.
 
         Args:
-            X: Inputs, of shape (n, n_features). The first batch decides how inputs and outputs are scaled, and whether
-                parts may be negative.
+            X: Inputs, of shape (n, n_features).
             y: Numbers to predict, of shape (n,) or (n, n_outputs).
             sample_weight: What each example counts.
-            batch_id: The number under which `forget` knows this batch; the next one by default.
+            batch_id: The name under which `forget` knows this batch, anything that can be a key of a dict; a free
+                number by default.
         """
         self._check_params()
-        first = not hasattr(self, "block_")
-        X, y = validate_data(self, X, y, dtype=DTYPES, multi_output=True, y_numeric=True, reset=first, **LENIENT)
-        X = dense(X)
-        weight = check_weights(sample_weight, len(X))
-        raw = np.asarray(y, dtype=X.dtype).reshape(len(X), -1)
-        if first:
-            self._one_output = y.ndim == 1
-        elif raw.shape[1] != len(self.base_):
-            raise ValueError(f"y must have {len(self.base_)} outputs, as in the first call, got {raw.shape[1]}")
-        self._partial_fit(X, raw, weight, batch_id, first=first)
+        with self._unchanged_by_errors():
+            first = not hasattr(self, "_taught")
+            X, y = validate_data(self, X, y, dtype=DTYPES, multi_output=True, y_numeric=True, reset=first, **LENIENT)
+            X = dense(X)
+            raw = np.asarray(y, dtype=np.float64).reshape(len(X), -1)
+            if first:
+                self._one_output = y.ndim == 1
+            elif raw.shape[1] != len(self.base_):
+                raise ValueError(f"y must have {len(self.base_)} outputs, as in the first call, got {raw.shape[1]}")
+            self._lowest(X)
+            self._teach(*distinct(X.astype(np.float64), raw, check_weights(sample_weight, len(X))), batch_id)
         return self
 
     def predict(self, X: Any) -> Array:
@@ -131,7 +144,7 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
         Returns:
             An array of shape (n,) or (n, n_outputs), as y was.
         """
-        y = self._couple(X)[2].double()
+        y = self._outputs(X).double()
         base, scale = self._affine()
         predicted = self._numpy(base + scale * y)
         return predicted[:, 0] if self._one_output else predicted
@@ -147,16 +160,40 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
     def _targets(self, raw: Array) -> Tensor:
         return torch.tensor((raw - self.base_) / self.output_scale_)
 
-    def _find_parts(
-        self, rows: Rows, count: int | None, fewest: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def _find_parts(self, rows: Rows, count: int | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         if count is None:
-            count = suitable_count(len(rows.x), fewest, _MOST_PARTS)
+            count = suitable_count(len(rows.x), FEWEST_PARTS, _MOST_PARTS)
         return joint_means(rows, count, generator)
 
-    def _outputs_of_new_parts(self, rows: Rows, weight_y: Tensor, known: int) -> Tensor:
-        h, y, _ = couple(self.block_, rows.x)
-        return readout(h[:, known:], rows.target - y, rows.weight, nonnegative=self.block_.nonnegative)
+    def _parts_of_batch(
+        self, rows: Tensor, weight: Tensor, sketch: Sketch, moments: Moments, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        width, targets = self.n_features_in_, moments.select(slice(self.n_features_in_, None))
+        scale, _ = self._scale_by(sketch, moments, width)
+        x, y = scale.encode(rows[:, :width]), (rows[:, width:] - targets.mean) / _unit(targets)
+        x = x.where(~x.isnan(), x.nanmean(0).nan_to_num(nan=0.0))
+        count = _MOST_OF_A_BATCH if self.parts_per_batch == "auto" else int(self.parts_per_batch)
+        count = min(count, max(1, len(rows) // 2))
+        return mean_parts(rows, torch.cat([x, y], 1), count, weight=weight, generator=generator)
+
+    def _weights(self, sketch: Sketch, moments: Moments) -> tuple[Tensor, Tensor, bool]:
+        taught, features = self._taught, slice(self.n_features_in_)
+        targets = slice(self.n_features_in_, None)
+        self.scale_, nonnegative = self._scale_by(sketch, moments, self.n_features_in_)
+        base = sketch.select(targets).points.amin(0) if nonnegative else moments.select(targets).mean
+        self.base_, self.output_scale_ = base.numpy(), _unit(moments.select(targets)).numpy()
+        parts, held = taught.parts.mT, taught.rows(most=None)
+        x, target = parts[:, features], torch.cat([parts[:, targets], held.target])
+        x = x.where(~x.isnan(), moments.select(features).mean)
+        W_x = unit_columns(self.scale_.encode(x).nan_to_num(nan=0.0).mT).float().to(self._device())
+        block = self._new_block(W_x, W_x.new_zeros(target.shape[1], len(parts)), nonnegative=nonnegative)
+        # The code of a part is that part alone, and says little of other rows: so rows held out have a say too.
+        h, _, _ = couple(block, self.scale_.encode(torch.cat([x, held.x])).to(W_x))
+        weight = torch.cat([taught.counts, held.weight]).to(W_x)
+        return W_x, readout(h, self._targets(target.numpy()).to(W_x), weight, nonnegative=nonnegative), nonnegative
+
+    def _new_taught(self) -> TaughtNumbers:
+        return TaughtNumbers(self.n_features_in_)
 
     def output_names(self) -> tuple[str, ...]:
         """One name for each target."""
@@ -177,3 +214,8 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC):  # type: ig
     def _load_extra_state(self, state: dict[str, Any]) -> None:
         self.base_, self.output_scale_ = np.array(state["base"]), np.array(state["output_scale"])
         self._one_output, self.n_iter_ = bool(state["one_output"]), int(state["n_iter"])
+
+
+def _unit(targets: Moments) -> Tensor:
+    """In what unit the block predicts each output."""
+    return targets.deviation.where(targets.deviation > 0, 1.0)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchpfc.continual.scaling import Scale, Sketch
+from torchpfc.continual.scaling import Moments, Scale, Sketch
 
 Array = NDArray[Any]
 
@@ -54,10 +54,6 @@ class Rows(NamedTuple):
         means = self.x.nanmean(0).nan_to_num(nan=0.0)
         return self._replace(x=self.x.where(~gaps, means if guess is None else guess))
 
-    def join(self, other: Rows) -> Rows:
-        """These examples, then the others."""
-        return Rows(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
-
 
 @dataclass(frozen=True, eq=False)
 class InputScale:
@@ -88,10 +84,27 @@ class InputScale:
             constant: Whether there is a constant.
             scale: Of each feature.
         """
-        seen = x if scale is None else scale.encode(torch.as_tensor(x)).numpy()
+        seen = x if scale is None else scale.encode(torch.tensor(x)).numpy()
         largest = float(np.nanmax(np.abs(seen), initial=0.0)) or 1.0
         squares = np.square(np.nan_to_num(seen, nan=0.0) / largest, dtype=np.float64).sum(1)
         size = largest * float(np.sqrt(np.average(squares, weights=weight)))
+        parts = (None, None) if scale is None else (scale.center, scale.spread)
+        return cls(size if size > 0 else 1.0, constant, *parts)
+
+    @classmethod
+    def by(cls, moments: Moments, *, constant: bool, scale: Scale | None = None) -> InputScale:
+        """The scale of examples of which moments are known; unobserved features count as nothing.
+
+        Args:
+            moments: Of the examples, in units of the user.
+            constant: Whether there is a constant.
+            scale: Of each feature.
+        """
+        center = torch.zeros_like(moments.mean) if scale is None else scale.center
+        around = moments.around(center)
+        seen = around if scale is None else scale.encode(center + around)
+        largest = float(seen.max()) or 1.0
+        size = largest * float((moments.mass / moments.total * (seen / largest).square()).sum().sqrt())
         parts = (None, None) if scale is None else (scale.center, scale.spread)
         return cls(size if size > 0 else 1.0, constant, *parts)
 
@@ -122,18 +135,24 @@ def dense(x: Any) -> Array:
     return array
 
 
-def feature_scale(x: Array, how: str | None, *, around_zero: bool) -> Scale | None:
-    """The scale of each feature that a parameter asks for; None for a common one.
+def sketched(x: Array) -> Sketch:
+    """How the features of examples are distributed, by some thousands of these.
 
     Args:
         x: The examples, one per row.
+    """
+    return Sketch.of(torch.tensor(x[:: -(-len(x) // _SKETCHED)], dtype=torch.float64))
+
+
+def feature_scale(sketch: Sketch, how: str | None, *, around_zero: bool) -> Scale | None:
+    """The scale of each feature that a parameter asks for; None for a common one.
+
+    Args:
+        sketch: How the features are distributed.
         how: `"features"`, or `"auto"` for this unless features look like pixels or counts; else none.
         around_zero: Whether the center is 0, so that nothing becomes negative.
     """
-    if how not in ("auto", "features"):
-        return None
-    sketch = Sketch.of(torch.as_tensor(x[:: -(-len(x) // _SKETCHED)]).double())
-    if how == "auto" and sketch.in_one_unit():
+    if how not in ("auto", "features") or (how == "auto" and sketch.in_one_unit()):
         return None
     scale = Scale.of(sketch)
     return Scale(torch.zeros_like(scale.center), scale.spread) if around_zero else scale

@@ -74,19 +74,19 @@ def load_estimator(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, A
 
 def _check(state: dict[str, Any]) -> None:
     """Checks what an estimator has learned by kind, and that sizes fit each other."""
-    from torchpfc.checkpoint.schema import Device, FittedState, TaughtState, conform, conform_ledger
+    from torchpfc.checkpoint.schema import Device, FittedState, StagedState, TaughtState, conform, conform_ledger
 
     conform(state["params"].get("device"), Device | None)
 
     features, names = state["n_features_in"], state["feature_names_in"]
     if names is not None and len(names) != features:
         raise ValueError(f"{len(names)} names for {features} features")
-    if "taught" in state:
+    if "taught" in state and "weights" not in state:
         conform(state, TaughtState)
         if any(x.shape != (len(weight), features) for _, x, _, weight in state["taught"]["held"]):
             raise ValueError(f"rows held out that do not have {features} features")
         return
-    conform(state, FittedState)
+    conform(state, StagedState if "taught" in state else FittedState)
     conform_ledger(state["ledger"])
     weights, scale, held = state["weights"], state["scale"], state["held_out"]
     inside = features + scale["constant"]
@@ -97,6 +97,8 @@ def _check(state: dict[str, Any]) -> None:
             raise ValueError(f"{name} that is not one of {features} features")
     if not (held["target"].isfinite().all() and held["weight"].isfinite().all()) or held["x"].isinf().any():
         raise ValueError("rows held out that are not finite")
+    if "taught" in state and sum(count for _, count in state["taught"]["runs"]) != weights["weight_x"].shape[1]:
+        raise ValueError("batches that do not have the columns of the block")
 
 
 def saved_class(folder: Path) -> str | None:

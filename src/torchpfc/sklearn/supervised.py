@@ -8,14 +8,15 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.constraints import keep_nonnegative
 from torchpfc.sklearn.base import PFCEstimator
-from torchpfc.sklearn.learning import couple, readout
-from torchpfc.sklearn.rows import ENOUGH_HELD_OUT, Array, InputScale, Rows, distinct, feature_scale, hold_out
+from torchpfc.sklearn.learning import codes, readout
+from torchpfc.sklearn.rows import ENOUGH_HELD_OUT, Array, InputScale, Rows, distinct, hold_out, sketched
 from torchpfc.training import Batches, BestWeights, EarlyStopping, Scored, fit
 
 FEWEST_PARTS = 20
@@ -56,60 +57,35 @@ class SupervisedPFC(PFCEstimator):
         """Targets as the block should predict them."""
 
     @abstractmethod
-    def _find_parts(
-        self, rows: Rows, count: int | None, fewest: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def _find_parts(self, rows: Rows, count: int | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Columns for the inputs and for the outputs, from rows alone; without a count, as many as suit the rows."""
-
-    def _outputs_of_new_parts(self, rows: Rows, weight_y: Tensor, known: int) -> Tensor:
-        """Columns for the outputs of the parts from `known` on, which the block has just got; it predicts 0 there."""
-        return weight_y
 
     # Learning
 
     def _fit(self, x: Array, raw: Array, weight: Array) -> None:
+        self.__dict__.pop("_taught", None)
         generator = self._generator()
         x, raw, weight = distinct(x, raw, weight)
         nonnegative = self._begin(x, raw, weight)
-        rows = self._rows(x, self._targets(raw), weight, 0, torch.float32)
+        rows = self._rows(x, self._targets(raw), weight, torch.float32)
         observed, kept = hold_out(rows, self._labels(rows), self.validation_fraction, generator)
         train = observed.filled()
         count = None if self.n_components == "auto" else int(self.n_components)
-        block = self._new_block(*self._find_parts(train, count, FEWEST_PARTS, generator), nonnegative=nonnegative)
+        block = self._new_block(*self._find_parts(train, count, generator), nonnegative=nonnegative)
         if train is not observed:  # what is missing becomes what the parts make of the rest
-            train = observed.filled(couple(block, observed.x)[2])
+            train = observed.filled(F.linear(codes(block, observed.x), block.weight_x.detach()))
         self._read_out(block, train)
         held = len(rows.x) - len(train.x)
         self._say(f"{len(train.x)} rows to learn from, {held} held out, {block.num_basis} parts")
         self.n_iter_ = self._refine(block, train, kept, generator)
         self._read_out(block, train, kept)
-        self._begin_with(block, 0)
+        self._begin_with(block)
         self._learned_from = self._usual_of(train) if observed is not kept and len(kept.x) < ENOUGH_HELD_OUT else None
-        self._keep_held_out(kept, generator, first=True)
-
-    def _partial_fit(self, x: Array, raw: Array, weight: Array, batch_id: int | None, *, first: bool) -> None:
-        generator = self._generator()
-        x, raw, weight = distinct(x, raw, weight)
-        if first:
-            nonnegative, dtype, known = self._begin(x, raw, weight), torch.float32, 0
-        else:
-            nonnegative, dtype, known = self.block_.nonnegative, self.block_.weight_x.dtype, self.block_.num_basis
-            self._check_sign(torch.tensor(x))
-        batch = self._batch_id(batch_id)
-        rows = self._rows(x, self._targets(raw), weight, batch, dtype)
-        train, kept = hold_out(rows.filled(), self._labels(rows), self.validation_fraction, generator)
-        count = None if self.parts_per_batch == "auto" else int(self.parts_per_batch)
-        W_x, W_y = self._find_parts(train, count, 0, generator)
-        self._add_parts(W_x, torch.zeros_like(W_y), batch, nonnegative=nonnegative)
-        with torch.no_grad():
-            self.block_.weight_y[:, known:] = self._outputs_of_new_parts(train, W_y, known)
-        self._end_batch(batch, train, kept, generator, known=known)
+        self._keep_held_out(kept, generator)
 
     def _begin(self, x: Array, raw: Array, weight: Array) -> bool:
         """Decides what the first rows decide; says whether parts are non-negative."""
-        signed = self._signed(x)
-        scale = feature_scale(x, self.scale, around_zero=self.nonnegative is True)
-        nonnegative = not signed and (scale is None or self.nonnegative is True)
+        scale, nonnegative = self._look(sketched(x), self._lowest(x))
         self._set_targets(raw, weight, nonnegative=nonnegative)
         constant = self._constant(signed=not nonnegative)
         self.scale_ = InputScale(1.0, constant)
@@ -125,12 +101,12 @@ class SupervisedPFC(PFCEstimator):
     def _read_out(self, block: PFCBlock, train: Rows, test: Rows | None = None) -> None:
         """Gives a block the best weights for the outputs of its codes, unless those it has do better on a test."""
         block.eval()
-        h, _, _ = couple(block, train.x)
-        found = readout(h, train.target, train.weight, nonnegative=block.nonnegative)
+        found = readout(codes(block, train.x), train.target, train.weight, nonnegative=block.nonnegative)
         if test is not None:
-            h_test, y, _ = couple(block, test.x)
+            h = codes(block, test.x)
             before, after = (
-                float((test.weight * (guess - test.target).square().sum(1)).sum()) for guess in (y, h_test @ found.mT)
+                float((test.weight * (guess - test.target).square().sum(1)).sum())
+                for guess in (F.linear(h, block.weight_y), F.linear(h, found))
             )
             if not after < before:
                 return
@@ -156,9 +132,10 @@ class SupervisedPFC(PFCEstimator):
             out = block.couple(x)
             return Scored(error(out.y, out.x, train.select(numbers)), out.y)
 
+        @torch.no_grad()
         def held_out_error() -> Tensor:
-            _, y, x = couple(block.eval(), held.x)
-            return error(y, x, held).double().cpu()
+            h = codes(block.eval(), held.x)
+            return error(F.linear(h, block.weight_y), F.linear(h, block.weight_x), held).double().cpu()
 
         optimizer = torch.optim.Adam(block.parameters(), lr=float(self.learning_rate))
         if block.nonnegative:

@@ -1,7 +1,8 @@
-"""What a classifier has been taught batch by batch: a continual learner, labels, and a few rows held out by batch."""
+"""What an estimator has been taught batch by batch: a continual learner with labels, or sums of numbers by batch."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,13 +12,118 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchpfc.continual import ContinualPFC
+from torchpfc.continual.names import name_from_plain, name_to_plain
 from torchpfc.optim.ledger import Ledger, as_ranges
-from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, Rows
+from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, Rows, hold_out
 from torchpfc.sklearn.saving import labels_from_json, labels_to_json
-from torchpfc.unlearning.report import ForgetReport, How, fingerprint
+from torchpfc.unlearning.report import ForgetReport, How
 
-MOST_OF_A_BATCH = 100
+_MOST_OF_A_BATCH = 100
 """Rows of a batch that are held out at most."""
+
+
+class Taught(ABC):
+    """What was taught batch by batch, so that each batch can be taken out again."""
+
+    @property
+    @abstractmethod
+    def batches(self) -> tuple[Hashable, ...]:
+        """The names of the batches, in the order in which they came."""
+
+    @property
+    @abstractmethod
+    def runs(self) -> list[tuple[tuple[Hashable, ...], int]]:
+        """The batches that made each run of columns, none where these are forgotten, and how many columns it has."""
+
+    @abstractmethod
+    def rows(self) -> Rows:
+        """Rows held out of all batches, in their order and in units of the user; evenly chosen where they are many."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """All of it, as tensors and plain values."""
+
+    @abstractmethod
+    def load(self, state: dict[str, Any]) -> None:
+        """Takes over what `state` gave."""
+
+    @abstractmethod
+    def _take_out(self, batches: list[Hashable], *, keep_columns: bool) -> None:
+        """Takes batches out, and changes nothing where one of them is not there."""
+
+    def forget(self, batches: Iterable[Hashable], *, how: How) -> ForgetReport:
+        """Takes batches out, and says what that guarantees; it is left to the caller to take fingerprints.
+
+        Args:
+            batches: Their names.
+            how: `"zero"` or `"remove"`.
+        """
+        if how not in ("zero", "remove"):
+            raise ValueError(f"how must be 'zero' or 'remove' after partial_fit, got {how!r}")
+        asked = list(dict.fromkeys(batches))
+        columns: list[int] = []
+        start = 0
+        for names, count in self.runs:
+            if set(names) & set(asked):
+                columns += range(start, start + count)
+            start += count
+        if how == "zero" and not set(self.batches) - set(asked):
+            raise ValueError(f"batches must leave at least one, got all {len(asked)}; how='remove' takes all of them")
+        self._take_out(asked, keep_columns=how == "zero")
+        return ForgetReport(
+            how=how,
+            batches=tuple(asked),  # type: ignore[arg-type]
+            unrecorded=(),
+            columns=tuple((part.start, part.stop) for part in as_ranges(columns)),
+            num_columns=len(columns),
+            share=len(columns) / max(start, 1),
+            others_affected=(),
+            sha256_before="",
+            sha256_after="",
+            guaranteed=(
+                "Parts, scales, read-out and answers are, bit for bit, those of the model that never saw these batches"
+                + (", but for columns of zeros." if how == "zero" else "."),
+                "The rows of these batches that were held out are gone, and what is usual was found without.",
+            ),
+            not_guaranteed=("Copies made before (files, pickles) still hold what is forgotten here.",),
+        )
+
+    def ledger(self) -> Ledger:
+        """Which batch made which parts; batches by their names where these are numbers, else by their order."""
+        ledger, start = Ledger(), 0
+        plain = all(isinstance(name, int | np.integer) and name >= 0 for name in self.batches)
+        numbers = {name: int(name) if plain else k for k, name in enumerate(self.batches)}  # type: ignore[call-overload]
+        for names, count in self.runs:
+            for name in names:
+                ledger.record(numbers[name], range(start, start + count))
+            start += count
+        return ledger
+
+
+def hold_out_of_batch(count: int, labels: Tensor | None, fraction: float, *, fewest: int) -> tuple[Array, Array]:
+    """The numbers of the rows of a batch to learn from, and of those held out: the same where it is small.
+
+    Args:
+        count: How many rows there are.
+        labels: Their classes, each of which keeps its share.
+        fraction: What part of them to hold out.
+        fewest: Of fewer rows than these, none are held out.
+    """
+    numbers = torch.arange(count)
+    rows = Rows(torch.zeros(count, 0), numbers, numbers, numbers)
+    learned, held = hold_out(rows, labels, fraction, torch.Generator().manual_seed(0))
+    few = held.batch if learned is not held or count >= fewest else numbers[:0]
+    return learned.batch.numpy(), few.numpy()[evenly(len(few), _MOST_OF_A_BATCH)]
+
+
+def evenly(count: int, most: int) -> Array:
+    """All numbers below a count, or evenly chosen ones where they are many.
+
+    Example:
+        >>> evenly(9, 3).tolist()
+        [0, 4, 8]
+    """
+    return np.linspace(0, count - 1, min(count, most)).astype(int)
 
 
 class Held(NamedTuple):
@@ -28,7 +134,7 @@ class Held(NamedTuple):
     weight: Array
 
 
-class Taught:
+class TaughtClasses(Taught):
     """A continual learner whose classes have labels of any type that can be sorted.
 
     The classes of the learner are the places of the labels in `classes`, whatever the order in which they came.
@@ -56,7 +162,7 @@ class Taught:
         x: Array,
         labels: Array,
         weight: Array,
-        held: Held | None,
+        held: Held,
         *,
         batch: Hashable,
         count: int | None,
@@ -74,46 +180,25 @@ class Taught:
         except Exception:
             self._relabel(before)
             raise
-        if held is not None and len(held.x):
+        if len(held.x):
             self.held[self.learner.batches[-1]] = held
 
-    def forget(self, batches: Iterable[Hashable], *, how: How) -> ForgetReport:
-        """Takes batches out, and says what that guarantees."""
-        if how not in ("zero", "remove"):
-            raise ValueError(f"how must be 'zero' or 'remove' after partial_fit, got {how!r}")
-        asked = list(batches)
-        columns: list[int] = []
-        start = 0
-        for portion in self.learner.portions:
-            if set(portion.batches) & set(asked):
-                columns += range(start, start + portion.count)
-            start += portion.count
-        if how == "zero" and not set(self.learner.batches) - set(asked):
-            raise ValueError(f"batches must leave at least one, got all {len(asked)}; how='remove' takes all of them")
-        before = self._fingerprint()
-        gone = self.learner.forget(asked, keep_columns=how == "zero")
-        for name in gone.batches:
+    @property
+    def batches(self) -> tuple[Hashable, ...]:
+        """The names of the batches, in the order in which they came."""
+        return self.learner.batches
+
+    @property
+    def runs(self) -> list[tuple[tuple[Hashable, ...], int]]:
+        """The batches of each portion of the learner, and how many parts it has."""
+        return [(portion.batches, portion.count) for portion in self.learner.portions]
+
+    def _take_out(self, batches: list[Hashable], *, keep_columns: bool) -> None:
+        for name in self.learner.forget(batches, keep_columns=keep_columns).batches:
             self.held.pop(name, None)
         if self.announced is None:
             seen = sorted({portion.label for portion in self.learner.portions if portion.label >= 0})
             self._relabel(self.classes[seen])
-        return ForgetReport(
-            how=how,
-            batches=gone.batches,  # type: ignore[arg-type]
-            unrecorded=(),
-            columns=tuple((part.start, part.stop) for part in as_ranges(columns)),
-            num_columns=gone.num_columns,
-            share=gone.num_columns / max(start, 1),
-            others_affected=(),
-            sha256_before=before,
-            sha256_after=self._fingerprint(),
-            guaranteed=(
-                "Parts, scales, read-out and answers are, bit for bit, those of the model that never saw these batches"
-                + (", but for columns of zeros." if how == "zero" else "."),
-                "The rows of these batches that were held out are gone, and probabilities were calibrated without.",
-            ),
-            not_guaranteed=("Copies made before (files, pickles) still hold what is forgotten here.",),
-        )
 
     def scores(self, y: Tensor) -> Tensor:
         """Scores with -inf for classes of which nothing is known."""
@@ -138,26 +223,12 @@ class Taught:
             torch.as_tensor(weight),
             torch.as_tensor(number, dtype=torch.int64),
         )
-        return rows if len(x) <= MOST_HELD_OUT else rows.select(torch.linspace(0, len(x) - 1, MOST_HELD_OUT).long())
-
-    def ledger(self) -> Ledger:
-        """Which batch made which parts; batches by their names where these are numbers, else by their order."""
-        names, ledger, start = self.learner.batches, Ledger(), 0
-        plain = all(isinstance(name, int | np.integer) and name >= 0 for name in names)
-        numbers = {name: int(name) if plain else k for k, name in enumerate(names)}  # type: ignore[call-overload]
-        for portion in self.learner.portions:
-            for name in portion.batches:
-                ledger.record(numbers[name], range(start, start + portion.count))
-            start += portion.count
-        return ledger
-
-    def _fingerprint(self) -> str:
-        return "" if self.learner.block is None else fingerprint(self.learner.block)
+        return rows.select(torch.as_tensor(evenly(len(x), MOST_HELD_OUT)))
 
     def state(self) -> dict[str, Any]:
         """All of it, as tensors and plain values."""
         held = [
-            (name, torch.as_tensor(part.x), labels_to_json(part.labels), torch.as_tensor(part.weight))
+            (name_to_plain(name), torch.as_tensor(part.x), labels_to_json(part.labels), torch.as_tensor(part.weight))
             for name, part in self.held.items()
         ]
         announced, labels = (None if part is None else labels_to_json(part) for part in (self.announced, self.labels))
@@ -172,7 +243,8 @@ class Taught:
         self.learner.relabel([], None if labels is None else len(labels) or None)
         self.learner.load_state_dict(state["learner"])
         self.held = {
-            name: Held(x.numpy(), labels_from_json(own), weight.numpy()) for name, x, own, weight in state["held"]
+            name_from_plain(name): Held(x.numpy(), labels_from_json(own), weight.numpy())
+            for name, x, own, weight in state["held"]
         }
 
     def _relabel(self, labels: Array | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Hashable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
@@ -13,9 +14,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from torchpfc.continual.scaling import Moments, Sketch
 from torchpfc.nmf import factorize
-from torchpfc.sklearn.base import PFCEstimator
-from torchpfc.sklearn.rows import Array, InputScale, feature_scale, hold_out
+from torchpfc.nmf.normalization import unit_columns
+from torchpfc.sklearn.rows import Array, InputScale, hold_out, sketched
+from torchpfc.sklearn.staged import StagedPFC, TaughtNumbers
 from torchpfc.solvers import ConvergenceWarning as SolverWarning
 from torchpfc.solvers import nnls
 
@@ -23,7 +26,7 @@ _MOST_STEPS = 1000
 
 
 @dataclass(eq=False, repr=False)
-class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstimator):  # type: ignore[misc]
+class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, StagedPFC):  # type: ignore[misc]
     r"""Finds parts such that every input is close to a sum of them, $X \approx H W^\top$, and gives the amounts H.
 
     Takes the place of `sklearn.decomposition.NMF` with its squared error. Entries that are missing, as NaN, are left
@@ -53,7 +56,7 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
     Attributes:
         components_: The parts, of shape (n_components_, n_features_in_).
         reconstruction_err_: The norm of what the parts leave of the data of `fit`, as far as they are observed.
-        n_iter_: Iterations that were made; calls of `partial_fit` after the first of those.
+        n_iter_: Iterations that `fit` made, or batches that `partial_fit` was given and that are not forgotten.
         ledger_: Which batch wrote which parts.
 
     Example:
@@ -111,9 +114,10 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
         self._check_params()
         X = self._checked(X, reset=True)
         start = self._start(X, W, H)
+        self.__dict__.pop("_taught", None)
         generator = self._generator()
         self._begin(X)
-        rows = self._rows(X, *_without_targets(X), 0)
+        rows = self._rows(X, torch.ones(len(X), 1), np.ones(len(X)))
         train, kept = hold_out(rows, None, self.validation_fraction if start is None else 0.0, generator)
         if start is not None:
             W_start = torch.tensor(start[1], dtype=rows.x.dtype, device=rows.x.device).mT / self.scale_.size
@@ -126,37 +130,32 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
                 stacklevel=2,
             )
         outputs = weight.new_zeros(1, weight.shape[1])
-        self._begin_with(self._new_block(weight, outputs, nonnegative=self.nonnegative), 0)
-        self._keep_held_out(kept, generator, first=True)
+        self._begin_with(self._new_block(weight, outputs, nonnegative=self.nonnegative))
+        self._keep_held_out(kept, generator)
         h, _, reconstruction = self._answer(rows.x)
         rest = (rows.x - reconstruction).nan_to_num(nan=0.0)
         self.reconstruction_err_ = float(rest.norm()) * self.scale_.size
         return self._numpy(h)
 
-    def partial_fit(self, X: Any, y: Any = None, batch_id: int | None = None) -> Self:
-        """Learns from one batch, without changing what was learned before: each call adds parts of its own.
+    def partial_fit(self, X: Any, y: Any = None, batch_id: Hashable = None) -> Self:
+        """Learns from one batch, and leaves what was learned before as it is: each call adds parts of its own.
+
+        What a batch leaves depends on it alone, and scales are computed from what all batches left: `forget` gives the
+        model that never saw one of them, bit for bit. A call that fails changes nothing. After `fit`, the first call
+        begins anew, with a warning.
 
         Args:
-            X: Inputs, of shape (n, n_features), NaN where they are not observed. The first batch decides how inputs are
-                scaled.
+            X: Inputs, of shape (n, n_features), NaN where they are not observed.
             y: Not used.
-            batch_id: The number under which `forget` knows this batch; the next one by default.
+            batch_id: The name under which `forget` knows this batch, anything that can be a key of a dict; a free
+                number by default.
         """
         self._check_params()
-        first = not hasattr(self, "block_")
-        X = self._checked(X, reset=first)
-        generator = self._generator()
-        if first:
-            self._begin(X)
-        batch, known = self._batch_id(batch_id), 0 if first else self.block_.num_basis
-        rows = self._rows(X, *_without_targets(X), batch, None if first else self.block_.weight_x.dtype)
-        if not first:
-            self._check_sign(rows.x)
-        train, kept = hold_out(rows, None, self.validation_fraction, generator)
-        count = self._count(X, None) if self.parts_per_batch == "auto" else int(self.parts_per_batch)
-        weight, _ = self._factorize(train.x, count, None, generator)
-        self._add_parts(weight, weight.new_zeros(1, weight.shape[1]), batch, nonnegative=self.nonnegative)
-        self._end_batch(batch, train, kept, generator, known=known)
+        with self._unchanged_by_errors():
+            X = self._checked(X, reset=not hasattr(self, "_taught"))
+            self._lowest(X)
+            self._teach(X, X[:, :0], np.ones(len(X)), batch_id)
+            self.__dict__.pop("reconstruction_err_", None)
         return self
 
     def transform(self, X: Any) -> Array:
@@ -219,11 +218,33 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
         return solution.h
 
     def _begin(self, X: Array) -> None:
-        self._signed(X)
-        scale = feature_scale(X, self.scale, around_zero=self.nonnegative)
+        scale, _ = self._look(sketched(X), self._lowest(X))
         self.scale_ = InputScale(1.0, False)
         if self.scale is not None:
             self.scale_ = InputScale.of(X, np.ones(len(X)), constant=False, scale=scale)
+
+    def _parts_of_batch(
+        self, rows: Tensor, weight: Tensor, sketch: Sketch, moments: Moments, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        scale, _ = self._scale_by(sketch, moments, self.n_features_in_)
+        count = rows.shape[1] if self.parts_per_batch == "auto" else int(self.parts_per_batch)
+        if self.parts_per_batch == "auto" and self.n_components not in (None, "auto"):
+            count = int(self.n_components)
+        W, _ = self._factorize(scale.encode(rows.to(self._device())), count, None, generator)
+        parts = W if scale.spread is None else W * scale.spread.nan_to_num(posinf=0.0).to(W).unsqueeze(1)
+        return parts, weight.sum().expand(count) / count
+
+    def _weights(self, sketch: Sketch, moments: Moments) -> tuple[Tensor, Tensor, bool]:
+        self.scale_, nonnegative = self._scale_by(sketch, moments, self.n_features_in_)
+        W, spread = self._taught.parts, self.scale_.spread
+        W_x = unit_columns(W if spread is None else W / spread.unsqueeze(1)).to(W).to(self._device())
+        return W_x, W_x.new_zeros(1, W_x.shape[1]), nonnegative
+
+    def _targets(self, raw: Array) -> Tensor:
+        return torch.ones(len(raw), 1)
+
+    def _new_taught(self) -> TaughtNumbers:
+        return TaughtNumbers(self.n_features_in_)
 
     def _factorize(
         self, x: Tensor, count: int, start: tuple[Tensor, Tensor] | None, generator: torch.Generator
@@ -297,11 +318,6 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PFCEstim
         self.n_iter_ = int(state["n_iter"])
         if state["reconstruction_err"] is not None:
             self.reconstruction_err_ = float(state["reconstruction_err"])
-
-
-def _without_targets(x: Array) -> tuple[Tensor, Array]:
-    """Targets that say nothing, and a weight of 1 for every example."""
-    return torch.ones(len(x), 1), np.ones(len(x))
 
 
 def _filled(x: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -6,6 +6,7 @@ from torchpfc.solvers.admm import ADMM
 from torchpfc.solvers.base import ConvergenceWarning, Solution, Solver
 from torchpfc.solvers.coordinate_descent import CoordinateDescent
 from torchpfc.solvers.descent import largest_eigenvalue
+from torchpfc.solvers.few_parts import FewParts
 from torchpfc.solvers.fista import FISTA
 from torchpfc.solvers.multiplicative import Multiplicative
 from torchpfc.solvers.nearest import NearestNeighbors
@@ -20,6 +21,7 @@ __all__ = [
     "Adjoint",
     "ConvergenceWarning",
     "CoordinateDescent",
+    "FewParts",
     "Implicit",
     "Multiplicative",
     "NearestNeighbors",

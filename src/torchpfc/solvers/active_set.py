@@ -182,15 +182,15 @@ def _improve(C: Tensor, h: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         - the second result: $(n)$
     """
     wanted = _product(C, h) - gradient
-    found, done, pivot = _pivot(C, wanted, (h > 0) | (gradient < 0))
+    found, done, apart = pivot(C, wanted, (h > 0) | (gradient < 0))
     change = found.clamp(min=0) - h
     # Where the parts are as good as collinear, rounding can have the last word over the exchanges.
     falls = ((gradient + 0.5 * _product(C, change)) * change).sum(-1) < 0
     better = torch.where((done & falls)[:, None], h + change, (h - gradient).clamp(min=0)).clamp_(min=0)
-    return better, done & (pivot > torch.finfo(h.dtype).eps ** 0.5)
+    return better, done & (apart > torch.finfo(h.dtype).eps ** 0.5)
 
 
-def _pivot(C: Tensor, wanted: Tensor, free: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def pivot(C: Tensor, wanted: Tensor, free: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     r"""Finds which parts are free in $\min_{h \ge 0} \tfrac12 h^\top C h - h^\top d$ by block principal pivoting.
 
     Every part that has the wrong sign changes sides at once. A row for which that has not helped for a while is given
@@ -207,7 +207,7 @@ def _pivot(C: Tensor, wanted: Tensor, free: Tensor) -> tuple[Tensor, Tensor, Ten
     """
     eps = torch.finfo(wanted.dtype).eps
     solution, done = torch.zeros_like(wanted), torch.zeros(len(wanted), dtype=torch.bool, device=wanted.device)
-    pivot = torch.zeros_like(wanted[:, 0])
+    apart = torch.zeros_like(wanted[:, 0])
     row = torch.arange(len(wanted), device=wanted.device)
     fewest = torch.full_like(row, wanted.shape[-1] + 1)
     patience = torch.full_like(row, _PATIENCE)
@@ -221,7 +221,7 @@ def _pivot(C: Tensor, wanted: Tensor, free: Tensor) -> tuple[Tensor, Tensor, Ten
         wrong = torch.where(free, h < 0, _product(C, h) - wanted < -slack)
         count = wrong.sum(-1)
         diagonal = matrix.diagonal(dim1=-2, dim2=-1)
-        pivot[row] = (factor.diagonal(dim1=-2, dim2=-1).square() / diagonal).amin(-1)
+        apart[row] = (factor.diagonal(dim1=-2, dim2=-1).square() / diagonal).amin(-1)
         solution[row], done[row] = h, count == 0
         better = count < fewest
         fewest = torch.where(better, count, fewest)
@@ -230,7 +230,7 @@ def _pivot(C: Tensor, wanted: Tensor, free: Tensor) -> tuple[Tensor, Tensor, Ten
         free = free ^ wrong
         C, wanted, slack, free, row = C[left], wanted[left], slack[left], free[left], row[left]
         fewest, patience = fewest[left], patience[left]
-    return solution, done, pivot
+    return solution, done, apart
 
 
 def _widen(descent: Descent) -> Descent:
