@@ -4,6 +4,8 @@ import math
 import os
 import random
 import re
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -16,7 +18,7 @@ import torch
 from tests.processes import FORKS
 from tests.stored import rewrite
 from torchpfc import PFCBlock, RMSprop
-from torchpfc.checkpoint import CorruptFileError, load_checkpoint, read_json, save_checkpoint, write_atomically
+from torchpfc.checkpoint import CorruptFileError, files, load_checkpoint, read_json, save_checkpoint, write_atomically
 
 pytest.importorskip("safetensors")
 
@@ -106,9 +108,8 @@ def test_nothing_comes_from_nowhere(tmp_path: Path) -> None:
 
 def test_a_new_checkpoint_takes_the_place_of_the_old_and_of_what_was_left_lying(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, {"w": torch.zeros(3)})
-    ended = FORKS.Process(target=int)
-    ended.start()
-    ended.join()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
     for name in (f".0123456789abcdef.safetensors.{ended.pid}", f".state.json.{ended.pid}"):
         (tmp_path / name).write_bytes(b"half")
     (tmp_path / f".jobs.json.{os.getppid()}").write_bytes(b"of a process that is still there")
@@ -290,3 +291,21 @@ def test_a_damaged_checkpoint_is_named_with_what_to_do(damage: Any, message: str
     damage(tmp_path)
     with pytest.raises(CorruptFileError, match=f"{message}.*; delete the folder .* to start from the beginning"):
         load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ({"a": [[]] * 30}, "more than 20 lists and objects"),
+        ({"a": "x" * 1000}, "more than 900 bytes"),
+        ({"a": [[[[[[[[[]]]]]]]]]}, "more than 9 lists and objects inside each other"),
+    ],
+)
+def test_what_could_not_be_loaded_is_not_saved(
+    state: Any, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, most in (("MOST_BRACKETS", 20), ("MOST_JSON", 900), ("MOST_LEVELS", 9)):
+        monkeypatch.setattr(files, name, most)
+    with pytest.raises(ValueError, match=f"state must be such that it can be loaded, got {reason}"):
+        save_checkpoint(tmp_path, state)
+    assert not list(tmp_path.iterdir())

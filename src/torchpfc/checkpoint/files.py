@@ -15,7 +15,7 @@ from typing import Any
 MOST_JSON = 32 * 2**20
 """Bytes of JSON that are read at most."""
 
-MOST_BRACKETS = 1_000_000
+MOST_BRACKETS = 2_000_000
 """Lists and objects in it at most."""
 
 MOST_LEVELS = 50

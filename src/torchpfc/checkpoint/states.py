@@ -58,7 +58,10 @@ def save_checkpoint(folder: Path, state: Any) -> None:
     weights = folder / f"{digest[:16]}.safetensors"
     named = {"tensors": weights.name, "sha256": digest, "state": plain}
     content = json.dumps({**named, "seal": _seal(named)}, indent=1) + "\n"
-    parse_json(content.encode())  # or it could not be loaded
+    try:
+        parse_json(content.encode())
+    except ValueError as error:
+        raise ValueError(f"state must be such that it can be loaded, got {error}") from None
     if len(data) > MOST_TENSORS:
         raise ValueError(f"state must have at most {MOST_TENSORS} bytes of tensors, got {len(data)}")
     write_atomically(weights, data)
