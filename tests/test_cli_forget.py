@@ -63,6 +63,20 @@ def test_what_cannot_be_forgotten_is_one_line_and_changes_nothing(
     assert {path.name: path.read_bytes() for path in model.iterdir()} == before
 
 
+def test_a_report_that_cannot_be_written_is_said_before_anything_is_forgotten(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path.name: path.read_bytes() for path in model.iterdir()}
+    for report in ("/proc/report.json", str(tmp_path / ("long" * 63))):  # where not even root may write
+        assert main(["forget", str(model), "--batches", "2", "--report", report]) == 2
+        error = capsys.readouterr().err
+        assert report in error and error.startswith("torchpfc forget: ") and error.count("\n") == 1
+    with pytest.raises(SystemExit):
+        main(["forget", str(model), "--batches", "2", "--report", str(tmp_path / ("long" * 64))])
+    assert "must name a file in a folder that exists" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+
+
 def test_a_folder_without_a_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["forget", str(tmp_path / "nothing"), "--batches", "1"]) == 2
     assert "must be a folder with a model and its ledger" in capsys.readouterr().err

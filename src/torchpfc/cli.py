@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # What a subcommand may fail to import, and the extra that brings it.
 EXTRA_OF = {
-    **dict.fromkeys(("rich", "sklearn", "requests", "markdown", "safetensors", "filelock"), "experiments"),
+    **dict.fromkeys(("rich", "sklearn", "requests", "markdown", "safetensors", "msgspec", "filelock"), "experiments"),
     **dict.fromkeys(("lightning", "lightning_fabric"), "experiments"),
     **dict.fromkeys(("soundfile", "museval"), "audio"),
     **dict.fromkeys(("fastapi", "uvicorn", "pydantic", "starlette"), "explorer"),
@@ -349,12 +349,14 @@ def _forget(
     import json
     from dataclasses import asdict
 
-    from torchpfc.checkpoint import write_atomically
+    from torchpfc.checkpoint import check_writable, write_atomically
     from torchpfc.unlearning import forget, load_model, save_model
     from torchpfc.unlearning.models import FORGOTTEN
 
     done: ForgetReport | ReplayReport
     with _explained(ValueError, RuntimeError), _changing(model):
+        if report is not None:
+            check_writable(report)  # what was forgotten stays so, with its report or without
         saved = load_model(model)
         if exact:
             done = _replay(model, saved, how, device, data_dir=data_dir, **what)

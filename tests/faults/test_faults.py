@@ -93,9 +93,9 @@ class Place:
         return self.operation.read(self.folder)
 
     def names(self) -> list[str]:
-        """The files that the folder holds, but for what is on its way; snapshots count as one."""
+        """The files that the folder holds, whichever number its snapshots have."""
         paths = (path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
-        return sorted(re.sub(r"snapshots-\d+", "snapshots", path) for path in paths if "/." not in f"/{path}")
+        return sorted(re.sub(r"snapshots-\d+", "snapshots", path) for path in paths)
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,8 @@ def test_a_few_faults_leave_the_old_or_the_new(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_kills_at_every_boundary(name: str) -> None:
-    try_kills_at(name, spread(know(name), 10_000))
+def test_kills_at_boundaries(name: str) -> None:
+    try_kills_at(name, spread(know(name), 60))
 
 
 @pytest.mark.slow

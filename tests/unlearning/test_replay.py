@@ -389,7 +389,7 @@ def test_a_snapshot_that_is_not_there_is_named_before_anything_changes(tmp_path:
     training.train()
     (tmp_path / "00000002" / "state.json").unlink()
     before, index = training.state(), (tmp_path / "snapshots.json").read_bytes()
-    with pytest.raises(CorruptFileError, match=r"00000002 must hold the snapshot that snapshots\.json names, got none"):
+    with pytest.raises(CorruptFileError, match=r"00000002 must hold a snapshot of this training \(no state"):
         retrain_without(training.train, training.snapshots, batches=[3])
     assert_same(training.state(), before)
     assert (tmp_path / "snapshots.json").read_bytes() == index

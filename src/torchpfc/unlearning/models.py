@@ -10,6 +10,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from torchpfc.checkpoint import (
     STATE_FILE,
     CorruptFileError,
@@ -22,6 +24,7 @@ from torchpfc.checkpoint import (
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.saving import block_from, block_settings
 from torchpfc.optim.ledger import Ledger
+from torchpfc.unlearning.report import fingerprint
 
 SNAPSHOTS = "snapshots"
 """What the folder of the states that its training went through is called, where a number may follow; and, among what is
@@ -49,6 +52,8 @@ class SavedModel(NamedTuple):
 def save_model(folder: Path, block: PFCBlock, ledger: Ledger, about: Mapping[str, Any] | None = None) -> None:
     """Saves a block with its ledger, which replace what the folder held in one stroke.
 
+    The ledger is saved with the fingerprint of the weights that it speaks of, and loads with no others.
+
     Args:
         folder: Where; made if need be.
         block: With a solver and an adjoint of `torchpfc.solvers`.
@@ -62,7 +67,7 @@ def save_model(folder: Path, block: PFCBlock, ledger: Ledger, about: Mapping[str
         ...     load_model(Path(folder)).about
         {'seed': 0}
     """
-    learned = {"weights": dict(block.state_dict()), "ledger": ledger.state_dict()}
+    learned = {"weights": dict(block.state_dict()), "ledger": _of_weights(ledger, block)}
     save_checkpoint(folder, {"block": block_settings(block), **learned, "about": dict(about or {})})
     (folder / _EARLIER_LEDGER).unlink(missing_ok=True)
 
@@ -76,16 +81,17 @@ def load_model(folder: Path) -> SavedModel:
     state = load_checkpoint(folder)
     if state is None:
         raise CorruptFileError(f"{folder} must be a folder with a model and its ledger, got no {STATE_FILE} in it")
+    from torchpfc.checkpoint.schema import ModelState, conform
+
     with reading(folder, "a model that save_model saved"):
+        conform(state, ModelState)
         if "ledger" in state:
-            ledger = Ledger()
-            ledger.load_state_dict(state["ledger"])
-            settings = state["block"]
+            settings, entries = state["block"], state["ledger"]
         else:  # of version 0.1.0
-            ledger = load_ledger(folder / _EARLIER_LEDGER)
             now = {"init_range": tuple(state["block"]["init_range"]), "solver": state["solver"]}
-            settings = {**state["block"], **now}
-        return SavedModel(block_from(settings, state["weights"]), ledger, dict(state["about"]))
+            settings, entries = {**state["block"], **now}, read_json(folder / _EARLIER_LEDGER)
+        block = block_from(settings, state["weights"])
+        return SavedModel(block, _ledger_from(entries, block), dict(state["about"]))
 
 
 def snapshots_of(folder: Path, about: Mapping[str, Any]) -> Path | None:
@@ -121,22 +127,45 @@ def delete_stale_snapshots(folder: Path) -> None:
             path.unlink() if path.is_symlink() else shutil.rmtree(path)
 
 
-def save_ledger(path: Path, ledger: Ledger) -> None:
+def save_ledger(path: Path, ledger: Ledger, model: nn.Module | None = None) -> None:
     """Saves a ledger as JSON, in one stroke.
 
     Args:
         path: The file.
         ledger: What to save.
+        model: Whose training it records, as it is now; the ledger then loads with these weights alone.
     """
-    write_atomically(path, json.dumps(ledger.state_dict()) + "\n")
+    write_atomically(path, json.dumps(_of_weights(ledger, model)) + "\n")
 
 
-def load_ledger(path: Path) -> Ledger:
+def load_ledger(path: Path, model: nn.Module | None = None) -> Ledger:
     """Loads what `save_ledger` saved.
 
     Args:
         path: The file.
+        model: Whose training it records. A ledger that was saved with other weights is refused: it would name the wrong
+            columns.
     """
+    entries = read_json(path)
+    try:
+        return _ledger_from(entries, model)
+    except ValueError as error:
+        raise CorruptFileError(f"{path} must hold a ledger that save_ledger saved ({error}); delete it") from None
+
+
+def _of_weights(ledger: Ledger, model: nn.Module | None) -> dict[str, Any]:
+    """What a ledger knows, and of which weights."""
+    entries = ledger.state_dict()
+    return entries if model is None else {**entries, "weights": fingerprint(model)}
+
+
+def _ledger_from(entries: dict[str, Any], model: nn.Module | None) -> Ledger:
+    """The ledger that `_of_weights` took apart; version 0.1.0 did not say of which weights it was."""
+    from torchpfc.checkpoint.schema import conform_ledger
+
+    conform_ledger(entries)
+    if model is not None and "weights" in entries and entries["weights"] != fingerprint(model):
+        raise ValueError("the ledger must be of these weights, got that of others")
     ledger = Ledger()
-    ledger.load_state_dict(read_json(path))
+    ledger.load_state_dict(entries)
     return ledger

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,11 +15,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchpfc.checkpoint import CorruptFileError, load_checkpoint, read_json, save_checkpoint, write_atomically
+from torchpfc.checkpoint import (
+    STATE_FILE,
+    CorruptFileError,
+    load_checkpoint,
+    read_json,
+    reading,
+    save_checkpoint,
+    write_atomically,
+)
 from torchpfc.data.streams import Stream, StreamBatch
 from torchpfc.nn.block import replace_data
 from torchpfc.nn.recording import named_blocks
-from torchpfc.optim.ledger import Ledger
+from torchpfc.optim.ledger import Ledger, whole_numbers
 from torchpfc.optim.windowed import WindowedOptimizer
 from torchpfc.training import WarmCodes
 
@@ -99,9 +108,7 @@ class Snapshots:
         self._resume: _Moment | None = None
         ledger.watch(optimizer)
         if folder is not None and (folder / INDEX_FILE).exists():
-            index = read_json(folder / INDEX_FILE)
-            self._skipped, self._examples = set(index["skipped"]), set(index["examples"])
-            self._moments = [_Moment(*moment) for moment in index["moments"]]
+            self._load_index(folder)
         self._found = bool(self._moments)  # snapshots of an earlier process that nobody has gone back to yet
 
     @property
@@ -154,15 +161,16 @@ class Snapshots:
         until = [moment for moment in self._moments if learned is None or moment.learned <= learned]
         if not until:
             raise RuntimeError("there must be a snapshot before what is to be forgotten, got none")
-        batches = [*batches]
-        skipped = self._skipped | {int(id) for id in batches}
+        batches, examples = whole_numbers(batches, "batches"), whole_numbers(examples, "examples")
+        skipped = self._skipped.union(batches)
         # An epoch needs a batch to learn from: where all the rest of it is to be skipped, start a little earlier.
         moment = next((m for m in reversed(until) if not skipped.issuperset(m.rest)), None)
         if moment is None:
             raise ValueError("batches must leave some to learn from, got all of them; begin a new training instead")
         state = self._load(moment)
         self._pass_over(batches, examples)
-        self._restore(state)
+        with self._reading(moment):
+            self._restore(state)
         self._resume, self.steps, self._found = moment, moment.step, False
         self._moments = [other for other in self._moments if other.step <= moment.step]
         self._save_index()  # first, so that a process which ends here leaves nothing that names a deleted file
@@ -182,8 +190,9 @@ class Snapshots:
         self.folder = folder
 
     def _pass_over(self, batches: Iterable[int], examples: Iterable[int] | Tensor) -> None:
-        self._skipped.update(int(id) for id in batches)
-        self._examples.update(int(row) for row in examples)
+        skipped, passed = whole_numbers(batches, "batches"), whole_numbers(examples, "examples")
+        self._skipped.update(skipped)
+        self._examples.update(passed)
 
     def _rows_left(self, id: int, rows: Tensor) -> Tensor:
         """What is left of a batch, on the CPU; possibly nothing."""
@@ -211,12 +220,12 @@ class Snapshots:
     def _load(self, moment: _Moment) -> Any:
         if self.folder is None:
             return deepcopy(self._states[moment.step])  # because what is put back will change in place
-        state = load_checkpoint(self._folder_of(moment))
-        if state is None:
-            raise CorruptFileError(
-                f"{self._folder_of(moment)} must hold the snapshot that {INDEX_FILE} names, got none"
-            )
-        return state
+        with self._reading(moment):
+            return _load(self._folder_of(moment))
+
+    def _reading(self, moment: _Moment) -> AbstractContextManager[None]:
+        in_memory = self.folder is None
+        return nullcontext() if in_memory else reading(self._folder_of(moment), "a snapshot of this training")
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         _restore_model(self.model, state["model"])
@@ -241,6 +250,15 @@ class Snapshots:
     def _folder_of(self, moment: _Moment) -> Path:
         assert self.folder is not None
         return self.folder / f"{moment.step:08d}"
+
+    def _load_index(self, folder: Path) -> None:
+        from torchpfc.checkpoint.schema import IndexState, conform
+
+        index = read_json(folder / INDEX_FILE)
+        with reading(folder, "snapshots of a training"):
+            conform(index, IndexState)
+        self._skipped, self._examples = set(index["skipped"]), set(index["examples"])
+        self._moments = [_Moment(*moment) for moment in index["moments"]]
 
     def _save_index(self) -> None:
         if self.folder is not None:
@@ -296,6 +314,19 @@ class Followed:
             )
         self._snapshots._resume = None
         return range(resume.next_id, ids.stop)
+
+
+def _load(folder: Path) -> Any:
+    """A snapshot from its own folder: a link could lead to what somebody else has written."""
+    from torchpfc.checkpoint.schema import conform_ledger
+
+    if folder.is_symlink() or folder.parent.is_symlink():
+        raise CorruptFileError(f"{folder} must be a folder, got a link; put the folder itself there")
+    state = load_checkpoint(folder)
+    if state is None:
+        raise ValueError(f"no {STATE_FILE} in it")
+    conform_ledger(state["ledger"])
+    return state
 
 
 def _restore_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
