@@ -309,3 +309,12 @@ def test_what_could_not_be_loaded_is_not_saved(
     with pytest.raises(ValueError, match=f"state must be such that it can be loaded, got {reason}"):
         save_checkpoint(tmp_path, state)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_had_begun_to_write_of_a_file_goes_with_the_next_write(tmp_path: Path) -> None:
+    gone = 2**22 + 1  # above the highest number of a process
+    mine = [tmp_path / f".a.txt.{gone}", tmp_path / f".b.txt.{gone}", tmp_path / f".a.txt.{os.getppid()}"]
+    for path in mine:
+        path.write_text("half")
+    write_atomically(tmp_path / "a.txt", "whole")
+    assert sorted(tmp_path.iterdir()) == sorted([*mine[1:], tmp_path / "a.txt"])

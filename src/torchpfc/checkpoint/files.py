@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import re
@@ -45,6 +46,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())  # or a power cut could leave the new name on an empty file
         os.replace(unfinished, path)
+        remove_abandoned(path.parent, path.name)
     except OSError as error:
         raise _naming(error, path) from None  # a full disk does not say which file it was
     finally:
@@ -65,13 +67,14 @@ def check_writable(path: Path) -> None:
         raise _naming(error, path) from None
 
 
-def remove_abandoned(folder: Path) -> None:
+def remove_abandoned(folder: Path, name: str | None = None) -> None:
     """Removes what processes that are gone had begun to write: it may hold weights and examples.
 
     Args:
         folder: Which the processes of one machine write.
+        name: Of the file that they had begun; by default that of any.
     """
-    for path in folder.glob(".*"):
+    for path in folder.glob(".*" if name is None else f".{glob.escape(name)}.*"):
         found = re.fullmatch(r"\..+\.(\d{1,9})", path.name)
         if found and not _is_running(int(found[1])):
             path.unlink(missing_ok=True)
