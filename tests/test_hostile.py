@@ -206,7 +206,7 @@ def nest(path: Path, chance: random.Random) -> None:
 
 
 def widen(path: Path, chance: random.Random) -> None:
-    path.write_bytes(b'{"state": [' + b"[]," * 5_000_000 + b"[]]}")
+    path.write_bytes(b'{"state": [' + b"[]," * 10_000_000 + b"[]]}")
 
 
 def link(path: Path, chance: random.Random) -> None:
