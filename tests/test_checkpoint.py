@@ -293,6 +293,15 @@ def test_a_damaged_checkpoint_is_named_with_what_to_do(damage: Any, message: str
         load_checkpoint(tmp_path)
 
 
+def test_tensors_beyond_a_bound_are_neither_saved_nor_loaded(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, {"w": torch.zeros(100)})
+    with pytest.raises(ValueError, match=r"state must have at most 99 bytes of tensors, got \d+"):
+        save_checkpoint(tmp_path, {"w": torch.ones(100)}, most=99)
+    with pytest.raises(CorruptFileError, match=r"\.safetensors must have at most 99 bytes, got \d+"):
+        load_checkpoint(tmp_path, most=99)
+    assert torch.equal(load_checkpoint(tmp_path)["w"], torch.zeros(100))
+
+
 @pytest.mark.parametrize(
     ("state", "reason"),
     [

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from torchpfc import PFCBlock
+from torchpfc.checkpoint import states
 from torchpfc.cli import main
 from torchpfc.locks import held
 from torchpfc.optim.ledger import Ledger
@@ -75,6 +76,32 @@ def test_a_report_that_cannot_be_written_is_said_before_anything_is_forgotten(
         main(["forget", str(model), "--batches", "2", "--report", str(tmp_path / ("long" * 64))])
     assert "must name a file in a folder that exists" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+
+
+@pytest.mark.parametrize("stop", ["before", "after"])
+def test_a_removal_that_is_killed_between_its_files_can_be_made_again(
+    stop: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights and ledger change together: with one of them old, the next removal would take other columns."""
+    before = load_model(model).block
+    write = states.write_atomically
+
+    def killed(path: Path, content: str | bytes) -> None:
+        if stop == "after":
+            write(path, content)
+        if path.name == "state.json":
+            raise KeyboardInterrupt
+        write(path, content)
+
+    monkeypatch.setattr(states, "write_atomically", killed)
+    assert main(["forget", str(model), "--batches", "0", "--how", "remove"]) == 130
+    monkeypatch.undo()
+    if stop == "before":
+        assert fingerprint(load_model(model).block) == fingerprint(before)
+        assert main(["forget", str(model), "--batches", "0", "--how", "remove"]) == 0
+    assert torch.equal(load_model(model).block.weight_x, before.weight_x[:, 3:])
+    assert main(["forget", str(model), "--batches", "4", "--how", "remove"]) == 0
+    assert torch.equal(load_model(model).block.weight_x, before.weight_x[:, [3, 7, 8, 9]])
 
 
 def test_a_folder_without_a_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

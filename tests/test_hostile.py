@@ -206,7 +206,7 @@ def nest(path: Path, chance: random.Random) -> None:
 
 
 def widen(path: Path, chance: random.Random) -> None:
-    path.write_bytes(b'{"state": [' + b"[]," * 5_000_000 + b"[]]}")
+    path.write_bytes(b'{"state": [' + b"[]," * 10_000_000 + b"[]]}")
 
 
 def link(path: Path, chance: random.Random) -> None:
@@ -528,3 +528,13 @@ def test_what_more_strangers_send_is_refused_or_loads(
     seed: int, originals: Callable[[str], tuple[Path, Any]], tmp_path: Path
 ) -> None:
     check(seed, originals, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["00000004", "."])
+def test_snapshots_behind_a_link_are_not_read(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "snapshots"
+    train(folder)
+    (folder / name).resolve().rename(tmp_path / "elsewhere")
+    Path(os.path.normpath(folder / name)).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CorruptFileError, match="must be a folder, got a link"):
+        rewound(folder)

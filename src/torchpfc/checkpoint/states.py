@@ -26,8 +26,11 @@ from torchpfc.checkpoint.files import (
 
 STATE_FILE = "state.json"
 
-MOST_TENSORS = 4 * 2**30
-"""Bytes of tensors that are read at most."""
+MOST_TENSORS = 2**38
+"""Bytes of tensors at most: what a run of one's own may come to."""
+
+MOST_OF_A_MODEL = 2**32
+"""The same for models, which strangers may have sent."""
 
 MOST_HEADER = 2**22
 """Bytes of the names and shapes of them."""
@@ -39,7 +42,7 @@ MOST_OF_NOTHING = 2**24
 _TENSOR, _PAIRS, _TUPLE = "<tensor>", "<pairs>", "<tuple>"
 
 
-def save_checkpoint(folder: Path, state: Any) -> None:
+def save_checkpoint(folder: Path, state: Any, *, most: int = MOST_TENSORS) -> None:
     """Saves a state, replacing what the folder holds in one stroke.
 
     Its tensors go to a safetensors file of their own. The JSON file with all the rest, which names the other by what is
@@ -48,6 +51,7 @@ def save_checkpoint(folder: Path, state: Any) -> None:
     Args:
         folder: Where; made if need be. Holds one checkpoint, which one process at a time may write.
         state: Tensors and plain values in dicts, lists and tuples, nested as you like.
+        most: Bytes of tensors at most.
     """
     from safetensors.torch import save
 
@@ -62,8 +66,8 @@ def save_checkpoint(folder: Path, state: Any) -> None:
         parse_json(content.encode())
     except ValueError as error:
         raise ValueError(f"state must be such that it can be loaded, got {error}") from None
-    if len(data) > MOST_TENSORS:
-        raise ValueError(f"state must have at most {MOST_TENSORS} bytes of tensors, got {len(data)}")
+    if len(data) > most:
+        raise ValueError(f"state must have at most {most} bytes of tensors, got {len(data)}")
     write_atomically(weights, data)
     write_atomically(folder / STATE_FILE, content)
     for old in folder.glob("[!.]*.safetensors"):
@@ -72,17 +76,18 @@ def save_checkpoint(folder: Path, state: Any) -> None:
     remove_abandoned(folder)
 
 
-def load_checkpoint(folder: Path) -> Any:
+def load_checkpoint(folder: Path, *, most: int = MOST_TENSORS) -> Any:
     """Loads what `save_checkpoint` saved last, with its tensors on the CPU; None where nothing was.
 
     Args:
         folder: Where.
+        most: Bytes of tensors at most.
     """
     path = folder / STATE_FILE
     if not os.path.lexists(path):  # a link that leads nowhere is there, and refused
         return None
     content = read_json(path)
-    tensors = load_tensors(path, content)
+    tensors = load_tensors(path, content, most=most)
     if "seal" in content and content["seal"] != _seal(content):  # version 0.1.0 had none
         raise CorruptFileError(f"{path} must be as it was written, got a seal of other content; {remedy(folder)}")
     with reading(folder, "a checkpoint"):
@@ -92,12 +97,13 @@ def load_checkpoint(folder: Path) -> Any:
         return state
 
 
-def load_tensors(path: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
+def load_tensors(path: Path, content: Mapping[str, Any], *, most: int) -> dict[str, Tensor]:
     """Loads the tensors that a JSON file names, if they are those that were written.
 
     Args:
         path: The JSON file.
         content: What it holds: as `tensors` the name of the file beside it, and as `sha256` its checksum.
+        most: Bytes of them at most.
     """
     from safetensors.torch import load
 
@@ -106,7 +112,7 @@ def load_tensors(path: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
     with reading(path.parent, f"the tensors that {path.name} names"):
         conform(content, Named)
         weights = path.with_name(content["tensors"])
-        data = read_regular(weights, MOST_TENSORS)
+        data = read_regular(weights, most)
         if hashlib.sha256(data).hexdigest() != content["sha256"]:
             raise CorruptFileError(f"{weights} must have the checksum that {path.name} gives; {remedy(path.parent)}")
         if int.from_bytes(data[:8], "little") > MOST_HEADER:

@@ -10,6 +10,7 @@ import torch
 
 from torchpfc._version import __version__
 from torchpfc.checkpoint import (
+    MOST_OF_A_MODEL,
     STATE_FILE,
     CorruptFileError,
     load_checkpoint,
@@ -41,7 +42,7 @@ def save_estimator(folder: Path, name: str, params: dict[str, Any], learned: dic
         learned: What it has learned, as tensors and plain values.
     """
     about = {"format": _FORMAT, "torchpfc": __version__, "estimator": name, "params": _plain(params)}
-    save_checkpoint(folder, about | learned)
+    save_checkpoint(folder, about | learned, most=MOST_OF_A_MODEL)
     (folder / _EARLIER_CONFIG).unlink(missing_ok=True)
 
 
@@ -54,7 +55,7 @@ def load_estimator(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, A
     """
     from torchpfc.checkpoint.schema import EstimatorState, conform
 
-    state = load_checkpoint(folder)
+    state = load_checkpoint(folder, most=MOST_OF_A_MODEL)
     if state is None:
         if not (folder / _EARLIER_CONFIG).exists():
             raise FileNotFoundError(
@@ -118,7 +119,7 @@ def saved_class(folder: Path) -> str | None:
 def _from_0_1(path: Path) -> dict[str, Any]:
     """What version 0.1.0 saved, in the form of today."""
     config = read_json(path)
-    tensors = load_tensors(path, config)
+    tensors = load_tensors(path, config, most=MOST_OF_A_MODEL)
     with reading(path.parent, SAVED):
         params = config["params"]
         block = {

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from torchpfc.checkpoint import (
+    MOST_OF_A_MODEL,
     STATE_FILE,
     CorruptFileError,
     load_checkpoint,
@@ -68,7 +69,8 @@ def save_model(folder: Path, block: PFCBlock, ledger: Ledger, about: Mapping[str
         {'seed': 0}
     """
     learned = {"weights": dict(block.state_dict()), "ledger": _of_weights(ledger, block)}
-    save_checkpoint(folder, {"block": block_settings(block), **learned, "about": dict(about or {})})
+    state = {"block": block_settings(block), **learned, "about": dict(about or {})}
+    save_checkpoint(folder, state, most=MOST_OF_A_MODEL)
     (folder / _EARLIER_LEDGER).unlink(missing_ok=True)
 
 
@@ -78,7 +80,7 @@ def load_model(folder: Path) -> SavedModel:
     Args:
         folder: Where.
     """
-    state = load_checkpoint(folder)
+    state = load_checkpoint(folder, most=MOST_OF_A_MODEL)
     if state is None:
         raise CorruptFileError(f"{folder} must be a folder with a model and its ledger, got no {STATE_FILE} in it")
     from torchpfc.checkpoint.schema import ModelState, conform
