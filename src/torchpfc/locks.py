@@ -19,8 +19,8 @@ def held(path: Path, what: str) -> Iterator[None]:
     """Holds a lock inside, which ends with the process that holds it, however that ends.
 
     Args:
-        path: The file of the lock, in a folder that exists. It goes when the lock does; one that a process has left
-            behind which is gone is taken over. A file beside it, with `.owner` at its end, says who holds it.
+        path: The file of the lock; its folder is made if need be. The file goes when the lock does; one that was left
+            behind by a process that is gone is taken over. A file beside it, with `.owner` at its end, says who holds it.
         what: What it is about, for the message.
 
     Raises:
@@ -37,7 +37,12 @@ def held(path: Path, what: str) -> Iterator[None]:
     owner = path.with_name(f"{path.name}.owner")
     lock = FileLock(path)
     try:
-        lock.acquire(blocking=False)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(blocking=False)
+        except FileNotFoundError:  # who was the last to hold a lock in it has just removed the folder
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(blocking=False)
     except Timeout:
         raise HeldError(f"{what} must be free, got held by {_read(owner)}; wait for that, or end it") from None
     try:

@@ -201,6 +201,24 @@ def test_a_disk_that_is_full_or_read_only(how: Callable[..., int], name: str) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["run", "run --models", "forget", "forget --exact", "report", "data get"])
+def test_two_at_once(name: str) -> None:
+    known = know(name)
+    with Place(OPERATIONS[name]) as place:
+        outputs = [place.folder.with_suffix(f".{k}") for k in range(2)]
+        pair = [start(place.operation.act, (place.folder,), output, {"NO_PROXY": "*"}) for output in outputs]
+        for process in pair:
+            process.join(120)
+        said = "".join(output.read_text() for output in outputs)
+        statuses = sorted(process.exitcode or 0 for process in pair)
+        assert statuses[0] == 0 and statuses[1] in (0, 1, 2) and "Traceback" not in said, said
+        if statuses[1]:
+            assert "must be free, got held by" in said or place.operation.once, said
+        check(place, known)
+        finish(place, known)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_files_that_end_halfway(name: str) -> None:
     try_refusals(name, harm.small_files, SIZES)

@@ -105,8 +105,6 @@ class Group:
     @contextmanager
     def held(self, results: Path) -> Iterator[None]:
         """Holds the locks of all its jobs, so that no other process runs one of them."""
-        folder = results / UNFINISHED
-        folder.mkdir(parents=True, exist_ok=True)
         try:
             with ExitStack() as locks:
                 for job in self.jobs:
@@ -114,7 +112,7 @@ class Group:
                     locks.enter_context(held(self._lock(results, job), what))
                 yield
         finally:
-            _remove_if_empty(folder)
+            _remove_if_empty(results / UNFINISHED)
 
     def _lock(self, results: Path, job: Job) -> Path:
         return results / UNFINISHED / f"{self._key(job)}.lock"

@@ -224,7 +224,6 @@ def keep_model(folder: Path, training: Training, job: Job, context: Context) -> 
         context: On what.
     """
     assert training.snapshots.folder is not None
-    folder.mkdir(parents=True, exist_ok=True)
     with held(folder / LOCK_FILE, str(folder)):
         place = new_snapshots(folder)
         copy_snapshots(training.snapshots.folder, place)
