@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 from torchpfc.sklearn import PFCClassifier, PFCRegressor, PFCTransformer
 from torchpfc.sklearn.rows import distinct, feature_scale, sketched
 
-FIT = {"max_iter": 5, "early_stopping": False, "random_state": 0}
+FIT = {"max_iter": 5, "learning_rate": 3e-3, "early_stopping": False, "random_state": 0}
 
 
 @pytest.mark.parametrize(("Estimator", "load"), [(PFCClassifier, load_wine), (PFCRegressor, load_diabetes)])
