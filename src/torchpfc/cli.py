@@ -8,7 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # What a subcommand may fail to import, and the extra that brings it.
 EXTRA_OF = {
-    **dict.fromkeys(("rich", "sklearn", "pooch", "markdown", "safetensors"), "experiments"),
+    **dict.fromkeys(("rich", "sklearn", "requests", "markdown", "safetensors", "msgspec", "filelock"), "experiments"),
     **dict.fromkeys(("lightning", "lightning_fabric"), "experiments"),
     **dict.fromkeys(("soundfile", "museval"), "audio"),
     **dict.fromkeys(("fastapi", "uvicorn", "pydantic", "starlette"), "explorer"),
@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the name of the program. `None` reads those of the process.
 
     Returns:
-        0 when the command did its work, 2 when it could not start, 130 when it was interrupted, 141 when nobody wanted
-        to read on.
+        0 when the command did its work, 1 when some of it was not done, 2 when it could not start, 130 when it was
+        interrupted, 141 when nobody wanted to read on.
     """
     parser = build_parser()
     options = vars(parser.parse_args(argv))
@@ -92,8 +92,9 @@ def _explained(*problems: type[Exception]) -> Iterator[None]:
     """Turns what can go wrong with files and devices into one line, and with it the problems that are named."""
     from torchpfc.checkpoint import CorruptFileError
     from torchpfc.data.formats import DataError
+    from torchpfc.locks import HeldError
 
-    known: tuple[type[Exception], ...] = (CorruptFileError, DataError, *problems)
+    known: tuple[type[Exception], ...] = (CorruptFileError, DataError, HeldError, *problems)
     try:
         yield
     except known as error:
@@ -224,7 +225,8 @@ def build_parser() -> argparse.ArgumentParser:
 def _demo(out: Path, seed: int) -> int:
     from torchpfc.demo import run_demo
 
-    run_demo(out, seed=seed)
+    with _explained():
+        run_demo(out, seed=seed)
     return 0
 
 
@@ -264,9 +266,10 @@ def _run(name: str, rows: list[str], **options: Any) -> int:
         done = run(names, rows, describe=_describe, **options)
     if _is_first():
         skipped = len(done.results) - done.new
+        left = f", {done.left} left to other processes" if done.left else ""
         where = "" if done.folder is None else f"; results in {done.folder}"
-        print(f"{done.new} run, {skipped} had results already{where}")
-    return 0
+        print(f"{done.new} run, {skipped} had results already{left}{where}")
+    return 1 if done.left else 0
 
 
 def _runnable(rows: Sequence[str]) -> list[str]:
@@ -323,7 +326,7 @@ def _report(results: Path, out: Path, check: bool) -> int:
     from torchpfc.data.images import REMARKS
     from torchpfc.paper.report import make_report
 
-    with _explained():
+    with _explained(ValueError):
         changed = make_report(results, out, check=check, known_data=REMARKS)
     for path in changed:
         print(f"{'would change' if check else 'wrote'} {path}")
@@ -346,21 +349,37 @@ def _forget(
     import json
     from dataclasses import asdict
 
-    from torchpfc.checkpoint import write_atomically
+    from torchpfc.checkpoint import check_writable, write_atomically
     from torchpfc.unlearning import forget, load_model, save_model
+    from torchpfc.unlearning.models import FORGOTTEN
 
     done: ForgetReport | ReplayReport
-    with _explained(ValueError, RuntimeError):
+    with _explained(ValueError, RuntimeError), _changing(model):
+        if report is not None:
+            check_writable(report)  # what was forgotten stays so, with its report or without
         saved = load_model(model)
         if exact:
             done = _replay(model, saved, how, device, data_dir=data_dir, **what)
         else:
             done = forget(saved.block, saved.ledger, how=how, **what)
-            save_model(model, saved.block, saved.ledger, saved.about)
+            forgotten = sorted({*saved.about.get(FORGOTTEN, ()), *done.batches})
+            save_model(model, saved.block, saved.ledger, {**saved.about, FORGOTTEN: forgotten})
         if report is not None:
             write_atomically(report, json.dumps({"exact": exact, **asdict(done)}, indent=1) + "\n")
     print(done)
     return 0
+
+
+@contextmanager
+def _changing(model: Path) -> Iterator[None]:
+    """Keeps other processes from changing a model, and deletes what one that was killed has left."""
+    from torchpfc.locks import held
+    from torchpfc.unlearning.models import LOCK_FILE, delete_what_was, load_model
+
+    load_model(model)  # no lock where no model is
+    with held(model / LOCK_FILE, str(model)):
+        delete_what_was(model)
+        yield
 
 
 def _replay(model: Path, saved: SavedModel, how: How, device: str, **options: Any) -> ReplayReport:
@@ -477,9 +496,10 @@ def _seconds(text: str) -> float:
 def _output_file(text: str) -> Path:
     # Checked before the work starts: a wrong path should not cost the minute of training that comes first.
     path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"must name a file in a folder that exists, got {text!r}")
-    return path
+    with suppress(OSError):  # such as a name that is too long
+        if path.parent.is_dir() and not path.is_dir():
+            return path
+    raise argparse.ArgumentTypeError(f"must name a file in a folder that exists, got {text!r}")
 
 
 def _seed(text: str) -> int:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchpfc.checkpoint.files import parse_json
 from torchpfc.continual.names import name_from_plain, name_to_plain
 from torchpfc.continual.portion import Portion
 
 _PORTIONS = "portions."
+
+MOST_SCORES = 2**28
+"""Classes times parts at most, where many of the classes were never seen."""
+
+_MAY_LACK = (".parts", ".points", ".waiting")
+"""Features of these that were never observed are NaN."""
 
 
 def to_state(portions: Sequence[Portion], prefix: str) -> dict[str, Tensor]:
@@ -45,7 +52,11 @@ def take_from_state(state: dict[str, Any], prefix: str, device: torch.device) ->
     saved = {key[len(start) :]: state.pop(key) for key in list(state) if key.startswith(start)}
     if not saved:
         return _portions_of_block(state, f"{prefix}block.")
-    names = json.loads(bytes(saved.pop("names").tolist()))
+    text = saved.pop("names")
+    if text.dtype != torch.uint8 or text.ndim != 1:
+        raise ValueError(f"names must be bytes, got {text.dtype} of shape {tuple(text.shape)}")
+    names = parse_json(text.cpu().numpy().tobytes())
+    _check(names, saved)
     found: list[dict[str, Tensor]] = [{} for _ in names]
     for key, value in saved.items():
         place, _, name = key.partition(".")
@@ -54,6 +65,20 @@ def take_from_state(state: dict[str, Any], prefix: str, device: torch.device) ->
         Portion.from_tensors(tuple(map(name_from_plain, batches)), label, tensors)
         for (label, batches), tensors in zip(names, found, strict=True)
     ]
+
+
+def _check(names: Any, saved: Mapping[str, Tensor]) -> None:
+    """Checks labels and sums before tables of all classes and parts are made."""
+    labels: list[int] = [label for label, _ in names]
+    if not all(type(label) is int and label >= -1 and isinstance(batches, list) for label, batches in names):
+        raise ValueError("portions must have a label and batches each, got others")
+    parts = sum(value.shape[-1] for key, value in saved.items() if key.endswith(".parts"))
+    most = max(labels, default=0) + 1
+    if most > len(set(labels)) and most * parts > MOST_SCORES:
+        raise ValueError(f"labels must be at most {MOST_SCORES // parts} for {parts} parts, got {most - 1}")
+    for key, value in saved.items():
+        if value.isinf().any() or (not key.endswith(_MAY_LACK) and value.isnan().any()):
+            raise ValueError(f"{key} must be finite, got infinity or NaN")
 
 
 def _portions_of_block(state: dict[str, Any], prefix: str) -> list[Portion]:

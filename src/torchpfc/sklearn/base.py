@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from operator import index
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +23,7 @@ from torchpfc.interpret import ColumnReport, Explanation, describe_columns
 from torchpfc.interpret.recognition import Usual
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.saving import block_from, block_settings
-from torchpfc.optim.ledger import Ledger
+from torchpfc.optim.ledger import Ledger, whole_numbers
 from torchpfc.sklearn.learning import codes, couple
 from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, InputScale, Rows, dense, feature_scale
 from torchpfc.sklearn.saving import SAVED, load_estimator, save_estimator
@@ -230,7 +229,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         check_is_fitted(self)
         asked = list(batches) if isinstance(batches, list | set | range | np.ndarray) else [batches]
         if not hasattr(self, "_taught"):
-            return self._forget_learned([index(id) for id in asked], how)
+            return self._forget_learned(whole_numbers(asked, "batches"), how)
         before = fingerprint(self.block_)
         report = self._taught.forget(asked, how=how)
         self._follow()

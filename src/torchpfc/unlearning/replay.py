@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from torchpfc.optim.ledger import whole_numbers
 from torchpfc.unlearning.forget import affected_batches
 from torchpfc.unlearning.report import fingerprint
 from torchpfc.unlearning.snapshots import Snapshots
@@ -81,7 +82,7 @@ def retrain_without(
         >>> ledger.batches
         [0, 1, 2, 3, 4, 5, 6, 9]
     """
-    rows = None if examples is None else {int(row) for row in examples}
+    rows = None if examples is None else set(whole_numbers(examples, "examples"))
     asked, known = affected_batches(snapshots.ledger, batches, rows)
     before = fingerprint(snapshots.model)
     first = snapshots.ledger.first_step(known)
