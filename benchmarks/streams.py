@@ -3,8 +3,7 @@
 Sets that come with river: `PFCClassifier.partial_fit` with single rows and a bound on its parts, against river's
 Hoeffding tree and adaptive random forest, Gaussian naive Bayes, and the class of the example before. Accuracy over the
 whole stream after the first hundred, in percent, seconds for an example, asking and learning together, and what ours
-keeps, halfway and at the end. What is
-there already is not measured again, unless --again says so.
+keeps, halfway and at the end. What is there already is not measured again, unless --again says so.
 
     python benchmarks/streams.py [--sets phishing bananas] [--again] [--out FILE]
 """
