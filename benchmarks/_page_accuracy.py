@@ -57,7 +57,7 @@ def tell_tables(data: Data) -> Told:
 
 
 def mean_ranks(sets: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
-    """The mean rank of each model over the sets that it has a score of, among those that have; equal scores share ranks.
+    """The mean rank of each model over the sets that it has a score of, among those that have one; equals share ranks.
 
     Example:
         >>> mean_ranks([{"a": 90.0, "b": 80.0}, {"a": 70.0, "b": 70.0}, {"a": 1.0, "b": None}, {"a": 2.0, "b": 3.0}])
