@@ -155,8 +155,9 @@ def tell_streams(data: Data) -> Told:
     text = paragraphs(
         f"Each example is asked about first and shown then. Accuracy in percent over all but the first"
         f" {data['unjudged']}, n = 1 run; ours may have {data['max_parts']} parts. The last columns are milliseconds"
-        f" of one processor that ours takes for one example: the mean of {data['unjudged']}, after the first {data['unjudged']} and at the end;"
-        " and what it keeps of a stream of 5,000 examples, after half of them and after all.",
+        " of one processor that ours takes for one example: the mean of"
+        f" {data['unjudged']}, after the first {data['unjudged']} and at the end; and what it keeps"
+        " of a stream of 5,000 examples, after half of them and after all.",
         grid(heads, rows, words=1),
     )
     return Told(text, [])
