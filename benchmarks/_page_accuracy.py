@@ -174,7 +174,7 @@ def tell_images(data: Data) -> Told:
     small = data["data"]["10000"]
     text = paragraphs(
         "Pixels from 0 to 1 and default settings; the perceptron stops early, as ours does. Accuracy on the 10,000 test"
-        " images in percent, the mean over n seeds; seconds are medians over them.",
+        " images in percent, the mean over n seeds; seconds are those of one processor, medians over them.",
         grid(["model", "rows", "accuracy", "s to fit", "s to predict", "n"], rows, words=1),
         f"With 10,000 rows ours takes {significant(small['fit_times_as_long'])} times as long to fit as the perceptron,"
         f" and {significant(small['predict_times_as_long'])} times as long to predict; we want at most 10, and at least"
