@@ -5,7 +5,7 @@ as ours does. 10,000 training images, chosen by each seed, and all 60,000, with 
 test images, and predict answers for all of them. Times are seconds of the processor, medians over the seeds; both take
 turns in one run.
 
-    OMP_NUM_THREADS=1 TORCHPFC_DATA=DATA python benchmarks/images.py [--seeds 0 1 2] [--out benchmarks/results/images.json]
+    OMP_NUM_THREADS=1 TORCHPFC_DATA=DATA python benchmarks/images.py [--seeds 0 1 2] [--out FILE]
 """
 
 from __future__ import annotations
