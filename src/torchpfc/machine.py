@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from torchpfc._version import __version__
@@ -34,3 +35,15 @@ def describe_hardware(device: torch.device) -> dict[str, Any]:
     """
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpu": gpu}
+
+
+def describe_bits(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """What the bits of a result depend on, beside data, settings and seeds.
+
+    Args:
+        device: Where it was computed.
+        dtype: In what type.
+    """
+    hardware = describe_hardware(device)
+    place = {"device": device.type, "dtype": str(dtype).removeprefix("torch.")}
+    return describe_versions() | {"numpy": np.__version__} | {k: hardware[k] for k in ("cpu", "threads", "gpu")} | place

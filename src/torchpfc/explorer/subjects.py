@@ -15,7 +15,7 @@ from torchpfc.interpret import Explanation, counterfactual, explain
 from torchpfc.interpret.recognition import Usual
 from torchpfc.nn.block import PFCBlock
 from torchpfc.optim.ledger import Ledger
-from torchpfc.unlearning import ForgetReport, forget
+from torchpfc.unlearning import Certificate, forget
 
 if TYPE_CHECKING:
     from torchpfc.sklearn.base import PFCEstimator
@@ -75,7 +75,7 @@ class Subject(ABC):
         """Inputs as the block sees them."""
 
     @abstractmethod
-    def forget(self, batches: Iterable[int]) -> ForgetReport:
+    def forget(self, batches: Iterable[int]) -> Certificate:
         """Removes what batches wrote, in this model."""
 
     def adapted(self, x: Tensor, factors: Mapping[int, float]) -> Explanation:
@@ -142,9 +142,9 @@ class EstimatorSubject(Subject):
         """Inputs as the block sees them."""
         return self.estimator.encode(x)
 
-    def forget(self, batches: Iterable[int]) -> ForgetReport:
+    def forget(self, batches: Iterable[int]) -> Certificate:
         """Removes what batches wrote, and their rows held out."""
-        report = self.estimator.forget(list(batches))
+        report = self.estimator.forget(list(batches), how="zero")  # parts keep their numbers
         self.block, self.ledger = self.estimator.block_, self.estimator.ledger_
         return report
 
@@ -184,7 +184,7 @@ class BlockSubject(Subject):
         """Inputs in the type of the block."""
         return x.to(self.block.weight_x.dtype)
 
-    def forget(self, batches: Iterable[int]) -> ForgetReport:
+    def forget(self, batches: Iterable[int]) -> Certificate:
         """Removes what batches wrote."""
         report = forget(self.block, self.ledger, batches=batches)
         self._usual = None

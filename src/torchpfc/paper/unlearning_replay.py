@@ -26,7 +26,7 @@ from torchpfc.paper.settings import change, settings
 from torchpfc.paper.stack_run import Found, make_result
 from torchpfc.paper.unlearning_settings import Unlearning
 from torchpfc.training import Batches, BestWeights, evaluate, fit, random_stream
-from torchpfc.unlearning import ReplayReport, SavedModel, Snapshots, fingerprint, retrain_without
+from torchpfc.unlearning import Certificate, SavedModel, Snapshots, fingerprint, retrain_without
 from torchpfc.unlearning.models import SNAPSHOTS, save_model
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Training:
         batches: Iterable[int] | None = None,
         examples: Iterable[int] | None = None,
         tick: Callable[[float], None] = lambda share: None,
-    ) -> ReplayReport:
+    ) -> Certificate:
         """Goes back to before some data was seen, and trains on without it; the report ends at the best weights."""
         report = retrain_without(lambda: self.train(tick), self.snapshots, batches=batches, examples=examples)
         return replace(report, sha256_after=fingerprint(self.at_best()))
@@ -151,7 +151,7 @@ def run_replay(job: Job, context: Context) -> Result:
     same = one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     if context.test:
         metrics["exact_accuracy"] = training.test_accuracy()
-    metrics |= {"bit_equal": float(same), "replayed_share": report.share, "replayed_batches": float(report.replayed)}
+    metrics |= {"bit_equal": float(same), "replayed_share": report.share, "replayed_batches": float(report.replayed or 0)}
     metrics["epochs"] = float(job.config.schedule.epochs)
     found = Found(metrics, data={training.data.name: training.data.fingerprint})
     return make_result("unlearning", job, found, context, time.perf_counter() - begin)
@@ -179,7 +179,7 @@ def forget_exactly(
     examples: Iterable[int] | None = None,
     data_dir: Path | None = None,
     fabric: Fabric,
-) -> ReplayReport:
+) -> Certificate:
     """Replays the training of a model that was kept, without some of it, and keeps what comes of that instead.
 
     Args:
