@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from _page_accuracy import tell_estimators, tell_intents, tell_streams, tell_tables
+from _page_accuracy import tell_estimators, tell_images, tell_intents, tell_streams, tell_tables
 from _page_solving import OURS, tell_hard_nnls, tell_nmf, tell_nnls, tell_nnls_sizes, tell_separation
 from _page_training import tell_block_cost, tell_gpu, tell_gradients, tell_rnn, tell_train_step
 from _page_words import Data, Gain, Told, grid, name, paragraphs, span
@@ -112,6 +112,7 @@ ACCURACY_SECTIONS = (
     Section("Tables as they come", "tables.json", "python benchmarks/tables.py", tell_tables),
     Section("Intents one at a time", "intents.json", "TORCHPFC_DATA=DATA python benchmarks/intents.py", tell_intents),
     Section("Streams of single examples", "streams.json", "python benchmarks/streams.py", tell_streams),
+    Section("Images", "images.json", "TORCHPFC_DATA=DATA python benchmarks/images.py", tell_images),
     Section("Against a tuned perceptron", "estimators.json", "python benchmarks/estimators.py", tell_estimators),
 )
 

@@ -56,11 +56,12 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC, StagedPFC): 
         inference_steps: Steps in which a code is found, of `FISTA`; rounds of `FewParts` at most where parts are
             non-negative.
         max_iter: Epochs of learning by gradients, at most.
-        learning_rate: Of these.
-        batch_size: Examples in a step; `"auto"` is 200.
+        learning_rate: Of these; `"auto"` is 0.1 over the root of the number of features, as the entries of a part of
+            norm 1 are about as small.
+        batch_size: Examples in a step; `"auto"` is one in twenty, from 32 to 200.
         early_stopping: Whether to stop when the error of the rows held out no longer falls, and to go back to where it
             was smallest.
-        validation_fraction: Rows to hold out. They calibrate
+        validation_fraction: Rows to hold out; in `fit` 20 at least, but no more than a third. They calibrate
             recognition as well, and the estimator keeps up to 1,000 of them. Where they would be fewer than 5, all rows
             are learned from and used for this.
         n_iter_no_change: Epochs without a smaller error after which to stop.

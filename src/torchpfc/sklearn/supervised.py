@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass
@@ -22,6 +23,12 @@ from torchpfc.training import Batches, BestWeights, EarlyStopping, Scored, fit
 FEWEST_PARTS = 20
 """How many parts `fit` gives each class, or the numbers to predict, where there are twice as many rows."""
 
+LEARNING_RATE = 0.1
+"""How far a step of learning goes, relative to an entry of a part of norm 1 that is spread over all features."""
+
+FEWEST_TO_STOP_BY, MOST_OF_FEW = 20, 1 / 3
+"""Fewer rows held out would say little of when to stop, but of few rows most must be learned from."""
+
 
 @dataclass(eq=False, repr=False)
 class SupervisedPFC(PFCEstimator):
@@ -36,11 +43,11 @@ class SupervisedPFC(PFCEstimator):
     reconstruction: float = 0.1
     inference_steps: int = 50
     max_iter: int = 500
-    learning_rate: float = 3e-3
+    learning_rate: float | str = "auto"
     batch_size: int | str = "auto"
     early_stopping: bool = True
     validation_fraction: float = 0.1
-    n_iter_no_change: int = 5
+    n_iter_no_change: int = 10
     tol: float = 1e-2
     parts_per_batch: int | str = "auto"
     device: str | torch.device | None = None
@@ -68,7 +75,7 @@ class SupervisedPFC(PFCEstimator):
         x, raw, weight = distinct(x, raw, weight)
         nonnegative = self._begin(x, raw, weight)
         rows = self._rows(x, self._targets(raw), weight, torch.float32)
-        observed, kept = hold_out(rows, self._labels(rows), self.validation_fraction, generator)
+        observed, kept = hold_out(rows, self._labels(rows), self._share_held_out(len(rows.x)), generator)
         train = observed.filled()
         count = None if self.n_components == "auto" else int(self.n_components)
         block = self._new_block(*self._find_parts(train, count, generator), nonnegative=nonnegative)
@@ -137,10 +144,10 @@ class SupervisedPFC(PFCEstimator):
             h = codes(block.eval(), held.x)
             return error(F.linear(h, block.weight_y), F.linear(h, block.weight_x), held).double().cpu()
 
-        optimizer = torch.optim.Adam(block.parameters(), lr=float(self.learning_rate))
+        optimizer = torch.optim.Adam(block.parameters(), lr=self._learning_rate(train.x.shape[1]))
         if block.nonnegative:
             keep_nonnegative(block, optimizer)
-        batch_size = min(200, len(train.x)) if self.batch_size == "auto" else int(self.batch_size)
+        batch_size = self._batch_size(len(train.x))
         numbers = torch.arange(len(train.x), device=train.x.device)  # in place of targets: a row has a weight too
         batches = Batches(train.x, numbers, batch_size=batch_size, seeds=generator)
         stopping = EarlyStopping(int(self.n_iter_no_change), watch_accuracy=False, tol=float(self.tol))
@@ -163,6 +170,16 @@ class SupervisedPFC(PFCEstimator):
                 )
         return epoch
 
+    def _share_held_out(self, rows: int) -> float:
+        few = min(MOST_OF_FEW, FEWEST_TO_STOP_BY / rows)
+        return max(self.validation_fraction, few) if self.validation_fraction else 0.0
+
+    def _learning_rate(self, features: int) -> float:
+        return LEARNING_RATE / math.sqrt(features) if self.learning_rate == "auto" else float(self.learning_rate)
+
+    def _batch_size(self, rows: int) -> int:
+        return min(rows, max(32, min(200, rows // 20))) if self.batch_size == "auto" else int(self.batch_size)
+
     def _constant(self, *, signed: bool) -> bool:
         if self.fit_intercept not in (True, False, "auto"):
             raise ValueError(f"fit_intercept must be True, False or 'auto', got {self.fit_intercept!r}")
@@ -174,6 +191,7 @@ class SupervisedPFC(PFCEstimator):
         self._check_numbers("inference_steps", "n_iter_no_change", integer=True, low=1)
         self._check_numbers("max_iter", integer=True, low=0)
         self._check_numbers("l1", "reconstruction", "tol", low=0)
-        self._check_numbers("learning_rate", low=0, above=True)
+        if self.learning_rate != "auto":
+            self._check_numbers("learning_rate", low=0, above=True)
         self._check_numbers("validation_fraction", low=0, high=0.5)
         self._check_scale()
