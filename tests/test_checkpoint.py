@@ -4,6 +4,8 @@ import math
 import os
 import random
 import re
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -14,8 +16,9 @@ import pytest
 import torch
 
 from tests.processes import FORKS
+from tests.stored import rewrite
 from torchpfc import PFCBlock, RMSprop
-from torchpfc.checkpoint import CorruptFileError, load_checkpoint, read_json, save_checkpoint, write_atomically
+from torchpfc.checkpoint import CorruptFileError, files, load_checkpoint, read_json, save_checkpoint, write_atomically
 
 pytest.importorskip("safetensors")
 
@@ -105,13 +108,19 @@ def test_nothing_comes_from_nowhere(tmp_path: Path) -> None:
 
 def test_a_new_checkpoint_takes_the_place_of_the_old_and_of_what_was_left_lying(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, {"w": torch.zeros(3)})
-    (tmp_path / ".0123456789abcdef.safetensors.99").write_bytes(b"half")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for name in (f".0123456789abcdef.safetensors.{ended.pid}", f".state.json.{ended.pid}"):
+        (tmp_path / name).write_bytes(b"half")
+    (tmp_path / f".jobs.json.{os.getppid()}").write_bytes(b"of a process that is still there")
     (tmp_path / "jobs.json").write_text("{}")
     save_checkpoint(tmp_path, {"w": torch.ones(3)})
     assert torch.equal(load_checkpoint(tmp_path)["w"], torch.ones(3))
     names = sorted(path.name for path in tmp_path.iterdir())
     assert (
-        len(names) == 3 and names[1:] == ["jobs.json", "state.json"] and re.fullmatch(r"\w{16}\.safetensors", names[0])
+        names[:1] == [f".jobs.json.{os.getppid()}"]
+        and names[2:] == ["jobs.json", "state.json"]
+        and re.fullmatch(r"\w{16}\.safetensors", names[1])
     )
 
 
@@ -241,8 +250,20 @@ def name_what_is_no_name(folder: Path) -> None:
 
 
 def name_a_tensor_that_is_not_there(folder: Path) -> None:
+    rewrite(folder, lambda content: content["state"].update(w={"<tensor>": "1:state.w"}))
+
+
+def name_a_tensor_twice(folder: Path) -> None:
+    rewrite(folder, lambda content: content["state"].update(v=content["state"]["w"]))
+
+
+def name_no_tensor(folder: Path) -> None:
+    rewrite(folder, lambda content: content["state"].clear())
+
+
+def change_a_number(folder: Path) -> None:
     text = (folder / "state.json").read_text()
-    (folder / "state.json").write_text(text.replace("0:state.w", "1:state.w"))
+    (folder / "state.json").write_text(text.replace('"lr": 0.1', '"lr": 0.9'))
 
 
 def lose_key(folder: Path) -> None:
@@ -256,14 +277,53 @@ def lose_key(folder: Path) -> None:
     [
         (damage_tensors, r"\.safetensors must have the checksum that state\.json gives"),
         (lose_tensors, r"must hold the tensors that state\.json names \(.*No such file"),
-        (lose_key, r"must hold the tensors that state\.json names \('sha256'\)"),
-        (name_a_file_elsewhere, r"must hold the tensors that state\.json names \(.*No such file"),
+        (lose_key, r"must hold the tensors that state\.json names \(Object missing required field `sha256`\)"),
+        (name_a_file_elsewhere, r"must hold the tensors that state\.json names \(Expected `str` matching"),
         (name_what_is_no_name, r"must hold the tensors that state\.json names \("),
         (name_a_tensor_that_is_not_there, r"must hold a checkpoint \('1:state\.w'\)"),
+        (name_a_tensor_twice, r"must hold a checkpoint \('0:state\.w'\)"),
+        (name_no_tensor, r"must hold a checkpoint \(no place for 0:state\.w\)"),
+        (change_a_number, r"state\.json must be as it was written, got a seal of other content"),
     ],
 )
 def test_a_damaged_checkpoint_is_named_with_what_to_do(damage: Any, message: str, tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, {"w": torch.rand(3)})
+    save_checkpoint(tmp_path, {"w": torch.rand(3), "lr": 0.1})
     damage(tmp_path)
     with pytest.raises(CorruptFileError, match=f"{message}.*; delete the folder .* to start from the beginning"):
         load_checkpoint(tmp_path)
+
+
+def test_tensors_beyond_a_bound_are_neither_saved_nor_loaded(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, {"w": torch.zeros(100)})
+    with pytest.raises(ValueError, match=r"state must have at most 99 bytes of tensors, got \d+"):
+        save_checkpoint(tmp_path, {"w": torch.ones(100)}, most=99)
+    with pytest.raises(CorruptFileError, match=r"\.safetensors must have at most 99 bytes, got \d+"):
+        load_checkpoint(tmp_path, most=99)
+    assert torch.equal(load_checkpoint(tmp_path)["w"], torch.zeros(100))
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ({"a": [[]] * 30}, "more than 20 lists and objects"),
+        ({"a": "x" * 1000}, "more than 900 bytes"),
+        ({"a": [[[[[[[[[]]]]]]]]]}, "more than 9 lists and objects inside each other"),
+    ],
+)
+def test_what_could_not_be_loaded_is_not_saved(
+    state: Any, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, most in (("MOST_BRACKETS", 20), ("MOST_JSON", 900), ("MOST_LEVELS", 9)):
+        monkeypatch.setattr(files, name, most)
+    with pytest.raises(ValueError, match=f"state must be such that it can be loaded, got {reason}"):
+        save_checkpoint(tmp_path, state)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_had_begun_to_write_of_a_file_goes_with_the_next_write(tmp_path: Path) -> None:
+    gone = 2**22 + 1  # above the highest number of a process
+    mine = [tmp_path / f".a.txt.{gone}", tmp_path / f".b.txt.{gone}", tmp_path / f".a.txt.{os.getppid()}"]
+    for path in mine:
+        path.write_text("half")
+    write_atomically(tmp_path / "a.txt", "whole")
+    assert sorted(tmp_path.iterdir()) == sorted([*mine[1:], tmp_path / "a.txt"])

@@ -499,6 +499,33 @@ def test_report_names_a_result_that_cannot_be_read(lab, capsys):
     assert written.startswith("torchpfc report: results/pfc-image/x.json must hold JSON") and written.count("\n") == 1
 
 
+def test_a_report_of_a_folder_that_is_not_there_is_one_line(lab, capsys):
+    assert main(["report", "--results", "nothing"]) == 2
+    written = capsys.readouterr().err
+    assert written.startswith("torchpfc report: results must be a folder with result files, got 'nothing'")
+    assert written.count("\n") == 1 and list(lab.iterdir()) == []
+
+
+def test_a_folder_for_models_that_cannot_be_made_is_one_line_before_the_training(lab, capsys):
+    (lab / "file").write_text("in the way")
+    assert run("--models", "file/models", **TINY) == 2
+    assert capsys.readouterr().err == "torchpfc run: Not a directory (file/models)\n"
+    assert [path.name for path in lab.iterdir()] == ["file"]
+
+
+def test_a_run_that_is_left_to_another_process_says_so(lab, capsys):
+    from torchpfc.paper.launch import make_jobs
+    from torchpfc.paper.registry import find_experiment
+    from torchpfc.paper.runner import make_groups
+
+    (group,) = make_groups([(find_experiment("pfc-image"), make_jobs("pfc-image", settings=TINY))])
+    with group.held(lab / "results"):
+        assert run(**TINY) == 1
+    printed = capsys.readouterr()
+    assert printed.out == "0 run, 0 had results already, 1 left to other processes; results in results\n"
+    assert "left to another: pfc-image with seed 0 in results must be free, got held by process" in printed.err
+
+
 def test_data_get_says_where_a_set_is(monkeypatch, capsys):
     calls = []
 
@@ -529,11 +556,20 @@ def test_trouble_with_files_is_one_line(error, message, monkeypatch, capsys):
     assert capsys.readouterr().err == message
 
 
+def test_a_demo_that_cannot_be_written_is_one_line_before_it_trains(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("torchpfc.demo.find_out", lambda *_, **__: pytest.fail("it must not train"))
+    name = f"{'x' * 245}.html"  # too long for a file beside it: it stops whoever may write everywhere, too
+    assert main(["demo", "--out", str(tmp_path / name)]) == 2
+    written = capsys.readouterr().err
+    assert written.startswith("torchpfc demo: File name too long") and written.count("\n") == 1
+
+
 def test_the_command_line_needs_no_extra_until_it_is_used(tmp_path):
     code = (
         "import sys; from torchpfc.cli import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "print(sorted({'lightning_fabric', 'rich', 'sklearn', 'safetensors', 'pooch'} & set(sys.modules)))"
+        "extras = {'lightning_fabric', 'rich', 'sklearn', 'safetensors', 'requests', 'filelock'}\n"
+        "print(sorted(extras & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

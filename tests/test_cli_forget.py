@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from torchpfc import PFCBlock
+from torchpfc.checkpoint import states
 from torchpfc.cli import main
+from torchpfc.locks import held
 from torchpfc.optim.ledger import Ledger
 from torchpfc.unlearning import fingerprint, load_model, save_model
 
@@ -25,7 +27,7 @@ def test_batches_are_forgotten_in_place_and_reported(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = load_model(model).block
-    assert main(["forget", str(model), "--batches", "2:4", "--report", str(tmp_path / "report.json")]) == 0
+    assert main(["forget", str(model), "--batches", "2:4", "--certificate", str(tmp_path / "report.json")]) == 0
     after = load_model(model)
     assert not after.block.weight_x[:, 2:6].any() and not after.block.weight_y[:, 2:6].any()
     kept = [0, 1, 6, 7, 8, 9]
@@ -62,6 +64,46 @@ def test_what_cannot_be_forgotten_is_one_line_and_changes_nothing(
     assert {path.name: path.read_bytes() for path in model.iterdir()} == before
 
 
+def test_a_report_that_cannot_be_written_is_said_before_anything_is_forgotten(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path.name: path.read_bytes() for path in model.iterdir()}
+    for report in ("/proc/report.json", str(tmp_path / ("long" * 63))):  # where not even root may write
+        assert main(["forget", str(model), "--batches", "2", "--certificate", report]) == 2
+        error = capsys.readouterr().err
+        assert report in error and error.startswith("torchpfc forget: ") and error.count("\n") == 1
+    with pytest.raises(SystemExit):
+        main(["forget", str(model), "--batches", "2", "--certificate", str(tmp_path / ("long" * 64))])
+    assert "must name a file in a folder that exists" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+
+
+@pytest.mark.parametrize("stop", ["before", "after"])
+def test_a_removal_that_is_killed_between_its_files_can_be_made_again(
+    stop: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights and ledger change together: with one of them old, the next removal would take other columns."""
+    before = load_model(model).block
+    write = states.write_atomically
+
+    def killed(path: Path, content: str | bytes) -> None:
+        if stop == "after":
+            write(path, content)
+        if path.name == "state.json":
+            raise KeyboardInterrupt
+        write(path, content)
+
+    monkeypatch.setattr(states, "write_atomically", killed)
+    assert main(["forget", str(model), "--batches", "0", "--how", "remove"]) == 130
+    monkeypatch.undo()
+    if stop == "before":
+        assert fingerprint(load_model(model).block) == fingerprint(before)
+        assert main(["forget", str(model), "--batches", "0", "--how", "remove"]) == 0
+    assert torch.equal(load_model(model).block.weight_x, before.weight_x[:, 3:])
+    assert main(["forget", str(model), "--batches", "4", "--how", "remove"]) == 0
+    assert torch.equal(load_model(model).block.weight_x, before.weight_x[:, [3, 7, 8, 9]])
+
+
 def test_a_folder_without_a_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["forget", str(tmp_path / "nothing"), "--batches", "1"]) == 2
     assert "must be a folder with a model and its ledger" in capsys.readouterr().err
@@ -94,8 +136,90 @@ def test_a_model_of_version_0_1_0_can_forget(options: list[str], tmp_path: Path)
     about = load_model(folder).about
     assert main(["forget", str(folder), "--batches", "3", *options]) == 0
     after = load_model(folder)
-    assert after.ledger.columns_of([3]) == () and after.about == about
+    assert after.ledger.columns_of([3]) == () and after.about.items() >= about.items()
     assert not (folder / "ledger.json").exists()
+
+
+def below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_replay_that_is_refused_or_fails_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("lightning_fabric")
+    from torchpfc.paper.unlearning_replay import Training
+
+    saved = Path(__file__).parent / "fixtures" / "0.1.0" / "models" / "unlearning-0"
+    folder = Path(shutil.copytree(saved, tmp_path / "model"))
+    before, command = below(folder), ["forget", str(folder), "--exact", "--device", "cpu", "--batches"]
+    count = len(load_model(folder).ledger.batches)
+    assert main([*command, f"0:{count}"]) == 2
+    assert capsys.readouterr().err == (
+        "torchpfc forget: batches must leave some to learn from, got all of them; begin a new training instead\n"
+    )
+    assert below(folder) == before
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "train", fail)
+        assert main([*command, "3"]) == 2
+    assert below(folder) == before
+    assert main([*command, "3"]) == 0
+    assert load_model(folder).ledger.columns_of([3]) == ()
+
+
+def fail(*_: object) -> None:
+    raise ValueError("halfway")
+
+
+@pytest.mark.parametrize("how", ["zero", "remove"])
+@pytest.mark.parametrize("option", ["--batches", "--examples"])
+def test_what_was_forgotten_in_place_does_not_come_back_with_a_replay(how: str, option: str, tmp_path: Path) -> None:
+    pytest.importorskip("lightning_fabric")
+    saved = Path(__file__).parent / "fixtures" / "0.1.0" / "models" / "unlearning-0"
+    one, other = (Path(shutil.copytree(saved, tmp_path / name)) for name in ("one", "other"))
+    rows = load_model(one).ledger.rows_of
+    exactly = ["--exact", "--device", "cpu"]
+    assert main(["forget", str(one), "--batches", "3", "--how", how]) == 0
+    before, report = fingerprint(load_model(one).block), tmp_path / "report.json"
+    what = ["--batches", "5"] if option == "--batches" else ["--examples", ",".join(map(str, rows(5)))]
+    assert main(["forget", str(one), *what, *exactly, "--certificate", str(report)]) == 0
+    assert main(["forget", str(other), "--batches", "3,5", *exactly]) == 0
+    assert fingerprint(load_model(one).block) == fingerprint(load_model(other).block)
+    told = json.loads(report.read_text())
+    assert told["batches"] == [3, 5] and told["sha256_before"] == before
+    assert "forgotten" not in load_model(one).about
+
+
+def test_a_replay_on_other_images_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("lightning_fabric")
+    saved = Path(__file__).parent / "fixtures" / "0.1.0" / "models" / "unlearning-0"
+    folder = Path(shutil.copytree(saved, tmp_path / "model"))
+    block, ledger, about = load_model(folder)
+    save_model(folder, block, ledger, {**about, "data": {"digits": "0" * 64}})
+    before = below(folder)
+    assert main(["forget", str(folder), "--batches", "3", "--exact", "--device", "cpu"]) == 2
+    assert "must hold the images that the model has learned from, digits, got others" in capsys.readouterr().err
+    assert below(folder) == before
+
+
+def test_what_a_killed_replay_has_left_is_deleted_by_whatever_is_forgotten_next(tmp_path: Path) -> None:
+    saved = Path(__file__).parent / "fixtures" / "0.1.0" / "models" / "unlearning-0"
+    folder = Path(shutil.copytree(saved, tmp_path / "model"))
+    shutil.copytree(folder / "snapshots", folder / "snapshots-1")
+    (folder / "snapshots-of-mine").mkdir()
+    assert main(["forget", str(folder), "--batches", "3"]) == 0
+    assert sorted(path.name for path in folder.glob("snapshots*")) == ["snapshots", "snapshots-of-mine"]
+
+
+def test_a_model_that_another_process_changes_is_left_to_it(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = below(model)
+    with held(model / ".lock", "it"):
+        assert main(["forget", str(model), "--batches", "1"]) == 2
+    written = capsys.readouterr().err
+    assert (
+        written.startswith(f"torchpfc forget: {model} must be free, got held by process") and written.count("\n") == 1
+    )
+    assert below(model) == before
 
 
 def test_a_kept_model_forgets_exactly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +241,7 @@ def test_a_kept_model_forgets_exactly(tmp_path: Path, capsys: pytest.CaptureFixt
     snapshots = len(list((folder / "snapshots").iterdir()))
     capsys.readouterr()
     report = tmp_path / "report.json"
-    assert main(["forget", str(folder), "--batches", "5:8", "--exact", "--device", "cpu", "--report", str(report)]) == 0
+    assert main(["forget", str(folder), "--batches", "5:8", "--exact", "--device", "cpu", "--certificate", str(report)]) == 0
     assert "bit for bit" in capsys.readouterr().out
     job = Job(change(Unlearning(), **settings, replay=True), 0)
     never = Training(job, Context(open_fabric("cpu", "32"), tmp_path, precision="32"))
@@ -125,4 +249,5 @@ def test_a_kept_model_forgets_exactly(tmp_path: Path, capsys: pytest.CaptureFixt
     never.train()
     assert fingerprint(load_model(folder).block) == fingerprint(never.at_best())
     assert json.loads(report.read_text())["exact"] is True
-    assert len(list((folder / "snapshots").iterdir())) == snapshots
+    assert [path.name for path in folder.glob("snapshots*")] == ["snapshots-1"]
+    assert len(list((folder / "snapshots-1").iterdir())) == snapshots

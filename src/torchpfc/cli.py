@@ -8,7 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from torchpfc._version import __version__
 
 if TYPE_CHECKING:
+    from torchpfc.continual.certificate import Certificate, How
     from torchpfc.paper import Experiment, Result
-    from torchpfc.unlearning import ForgetReport, ReplayReport, SavedModel
-    from torchpfc.unlearning.report import How
+    from torchpfc.unlearning import SavedModel, Verdict
 
 # What a subcommand may fail to import, and the extra that brings it.
 EXTRA_OF = {
-    **dict.fromkeys(("rich", "sklearn", "pooch", "markdown", "safetensors"), "experiments"),
+    **dict.fromkeys(("rich", "sklearn", "requests", "markdown", "safetensors", "msgspec", "filelock"), "experiments"),
     **dict.fromkeys(("lightning", "lightning_fabric"), "experiments"),
     **dict.fromkeys(("soundfile", "museval"), "audio"),
     **dict.fromkeys(("fastapi", "uvicorn", "pydantic", "starlette"), "explorer"),
@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the name of the program. `None` reads those of the process.
 
     Returns:
-        0 when the command did its work, 2 when it could not start, 130 when it was interrupted, 141 when nobody wanted
-        to read on.
+        0 when the command did its work, 1 when some of it was not done, 2 when it could not start, 130 when it was
+        interrupted, 141 when nobody wanted to read on.
     """
     parser = build_parser()
     options = vars(parser.parse_args(argv))
@@ -92,8 +92,9 @@ def _explained(*problems: type[Exception]) -> Iterator[None]:
     """Turns what can go wrong with files and devices into one line, and with it the problems that are named."""
     from torchpfc.checkpoint import CorruptFileError
     from torchpfc.data.formats import DataError
+    from torchpfc.locks import HeldError
 
-    known: tuple[type[Exception], ...] = (CorruptFileError, DataError, *problems)
+    known: tuple[type[Exception], ...] = (CorruptFileError, DataError, HeldError, *problems)
     try:
         yield
     except known as error:
@@ -182,10 +183,22 @@ def build_parser() -> argparse.ArgumentParser:
         "--how", choices=("zero", "reinitialize", "remove"), default="zero", help="what to leave (default: %(default)s)"
     )
     forgetting.add_argument("--exact", action="store_true", help="replay the training without them, from a snapshot")
-    forgetting.add_argument("--report", type=_output_file, metavar="FILE", help="where to write the report as JSON")
+    forgetting.add_argument(
+        "--certificate", type=_output_file, metavar="FILE", help="where to write it; default: beside the model"
+    )
     forgetting.add_argument("--device", default="auto", help="of a replay: cpu, cuda or auto (default)")
     forgetting.add_argument("--data-dir", type=Path, metavar="DIR", help="of a replay; default: as for run")
     forgetting.set_defaults(run=_forget)
+
+    checking = commands.add_parser("verify", help="check a certificate of forgetting, by learning all of it again")
+    checking.add_argument("certificate", type=Path, metavar="CERTIFICATE", help="the file that forgetting wrote")
+    checking.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="a folder with one .npz file of x, y and weight for each batch; of a replay that of the images",
+    )
+    checking.set_defaults(run=_verify)
 
     separation = commands.add_parser(
         "separate",
@@ -224,7 +237,8 @@ def build_parser() -> argparse.ArgumentParser:
 def _demo(out: Path, seed: int) -> int:
     from torchpfc.demo import run_demo
 
-    run_demo(out, seed=seed)
+    with _explained():
+        run_demo(out, seed=seed)
     return 0
 
 
@@ -264,9 +278,10 @@ def _run(name: str, rows: list[str], **options: Any) -> int:
         done = run(names, rows, describe=_describe, **options)
     if _is_first():
         skipped = len(done.results) - done.new
+        left = f", {done.left} left to other processes" if done.left else ""
         where = "" if done.folder is None else f"; results in {done.folder}"
-        print(f"{done.new} run, {skipped} had results already{where}")
-    return 0
+        print(f"{done.new} run, {skipped} had results already{left}{where}")
+    return 1 if done.left else 0
 
 
 def _runnable(rows: Sequence[str]) -> list[str]:
@@ -323,7 +338,7 @@ def _report(results: Path, out: Path, check: bool) -> int:
     from torchpfc.data.images import REMARKS
     from torchpfc.paper.report import make_report
 
-    with _explained():
+    with _explained(ValueError):
         changed = make_report(results, out, check=check, known_data=REMARKS)
     for path in changed:
         print(f"{'would change' if check else 'wrote'} {path}")
@@ -341,29 +356,81 @@ def _data_get(name: list[str], data_dir: Path | None) -> int:
 
 
 def _forget(
-    model: Path, how: How, exact: bool, report: Path | None, device: str, data_dir: Path | None, **what: Any
+    model: Path, how: How, exact: bool, certificate: Path | None, device: str, data_dir: Path | None, **what: Any
 ) -> int:
-    import json
-    from dataclasses import asdict
-
-    from torchpfc.checkpoint import write_atomically
+    from torchpfc.checkpoint import check_writable
     from torchpfc.unlearning import forget, load_model, save_model
+    from torchpfc.unlearning.models import FORGOTTEN, new_certificate
 
-    done: ForgetReport | ReplayReport
-    with _explained(ValueError, RuntimeError):
+    with _explained(ValueError, RuntimeError), _changing(model):
+        path = new_certificate(model) if certificate is None else certificate
+        check_writable(path)  # what was forgotten stays so, with its certificate or without
         saved = load_model(model)
         if exact:
             done = _replay(model, saved, how, device, data_dir=data_dir, **what)
         else:
             done = forget(saved.block, saved.ledger, how=how, **what)
-            save_model(model, saved.block, saved.ledger, saved.about)
-        if report is not None:
-            write_atomically(report, json.dumps({"exact": exact, **asdict(done)}, indent=1) + "\n")
-    print(done)
+            forgotten = sorted({*saved.about.get(FORGOTTEN, ()), *done.batches})
+            save_model(model, saved.block, saved.ledger, {**saved.about, FORGOTTEN: forgotten})
+        done.save(path)
+    print(f"{done}\nwrote {path}")
     return 0
 
 
-def _replay(model: Path, saved: SavedModel, how: How, device: str, **options: Any) -> ReplayReport:
+def _verify(certificate: Path, data: Path | None) -> int:
+    from torchpfc.checkpoint import CorruptFileError
+    from torchpfc.unlearning import Certificate, Verdict
+
+    with _explained(ValueError, TypeError, KeyError, RuntimeError):
+        try:
+            verdict = _checked(Certificate.load(certificate), data)
+        except CorruptFileError as error:
+            verdict = Verdict(refused=(str(error),))
+    print(verdict)
+    return 0 if verdict.holds else 1
+
+
+def _checked(certificate: Certificate, data: Path | None) -> Verdict:
+    """The verdict on a certificate, by what its learner needs to be trained again."""
+    from torchpfc.unlearning.verify import cannot_be_repeated, verify
+
+    if refused := cannot_be_repeated(certificate):
+        return refused
+    if certificate.how == "replay":
+        return _checked_replay(certificate, data)
+    if data is None:
+        raise _Problem("--data must name the folder of the batches, one .npz file each")
+    if certificate.learner == "ContinualPFC":
+        return verify(certificate, data)
+    from torchpfc.sklearn.verify import verify_estimator
+
+    return verify_estimator(certificate, data)
+
+
+def _checked_replay(certificate: Certificate, data: Path | None) -> Verdict:
+    import torch
+
+    from torchpfc.paper.devices import open_fabric
+    from torchpfc.paper.unlearning_verify import verify_replay
+
+    device = "cuda" if certificate.machine["device"] == "cuda" and torch.cuda.is_available() else "cpu"
+    assert certificate.settings is not None
+    return verify_replay(certificate, data, open_fabric(device, str(certificate.settings["precision"])))
+
+
+@contextmanager
+def _changing(model: Path) -> Iterator[None]:
+    """Keeps other processes from changing a model, and deletes what one that was killed has left."""
+    from torchpfc.locks import held
+    from torchpfc.unlearning.models import LOCK_FILE, delete_stale_snapshots, load_model
+
+    load_model(model)  # no lock where no model is
+    with held(model / LOCK_FILE, str(model)):
+        delete_stale_snapshots(model)
+        yield
+
+
+def _replay(model: Path, saved: SavedModel, how: How, device: str, **options: Any) -> Certificate:
     from torchpfc.paper.devices import open_fabric
     from torchpfc.paper.unlearning_replay import forget_exactly
 
@@ -477,9 +544,10 @@ def _seconds(text: str) -> float:
 def _output_file(text: str) -> Path:
     # Checked before the work starts: a wrong path should not cost the minute of training that comes first.
     path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"must name a file in a folder that exists, got {text!r}")
-    return path
+    with suppress(OSError):  # such as a name that is too long
+        if path.parent.is_dir() and not path.is_dir():
+            return path
+    raise argparse.ArgumentTypeError(f"must name a file in a folder that exists, got {text!r}")
 
 
 def _seed(text: str) -> int:

@@ -97,6 +97,15 @@ def test_the_best_model_is_kept_and_training_stops(
     assert all(torch.equal(kept[name], same[name]) for name in kept)
 
 
+def test_a_folder_that_cannot_be_made_is_found_out_before_the_training(
+    songs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "fit", lambda *_, **__: pytest.fail("it must not train"))
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(NotADirectoryError):
+        train_separator(songs, tmp_path / "file" / "model", steps=2, **SMALL)
+
+
 def test_the_seed_decides(songs: Path, tmp_path: Path) -> None:
     one, same, other = (
         train_separator(songs, tmp_path / str(k), steps=2, seed=seed, **SMALL).valid_loss

@@ -2,7 +2,7 @@ import errno
 import gzip
 import hashlib
 import io
-import logging
+import os
 import re
 import socket
 import struct
@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from zipfile import ZipFile
 
 import numpy as np
-import pooch
 import pytest
 import torch
 
@@ -26,6 +25,7 @@ from torchpfc.data import DataError, cache_folder, download, download_images, do
 from torchpfc.data import songs as data_songs
 from torchpfc.data.download import DOWNLOADS, RemoteFile
 from torchpfc.data.songs import excerpt_checksums, unpack_excerpts
+from torchpfc.locks import HeldError, held
 
 CONTENT = np.random.default_rng(0).bytes(200_000)
 PIECE = 60_000  # what the server named "drops" sends before it hangs up
@@ -261,7 +261,7 @@ def test_every_public_address_ends_in_the_name_of_its_file():
         for file in files:
             assert re.fullmatch("[0-9a-f]{64}", file.sha256)
             assert file.urls
-            assert all(re.match("https?://", url) and Path(url).name == Path(file.path).name for url in file.urls)
+            assert all(re.match("https://", url) and Path(url).name == Path(file.path).name for url in file.urls)
 
 
 # What can be wrong
@@ -277,10 +277,8 @@ def test_a_wrong_checksum_is_named_and_nothing_is_left(offer, tmp_path):
     expected, got = (hashlib.sha256(content).hexdigest() for content in (CONTENT, CONTENT[::-1]))
     with pytest.raises(DataError) as raised:
         download_images("mnist", tmp_path)
-    assert raised.match(
-        rf"file.gz must be downloaded, got no good file \(http://\S+/wrong/file.gz: .*expected sha256:{expected} "
-    )
-    assert raised.match(rf"but got {got}, so it was deleted\); check the connection")
+    assert raised.match(r"must be downloaded, got no good file \(http://\S+/wrong/file.gz: file.gz must have the ")
+    assert raised.match(rf"must have the SHA-256 {expected}, got {got}, so it was deleted\); check the connection")
     assert "\n" not in str(raised.value)
     assert left_in(tmp_path / "mnist") == []
 
@@ -288,7 +286,8 @@ def test_a_wrong_checksum_is_named_and_nothing_is_left(offer, tmp_path):
 def test_every_address_that_failed_is_named(offer, tmp_path):
     offer("missing", "wrong")
     with pytest.raises(
-        DataError, match=r"\(http://\S+/missing/file.gz: status 404 Not Found; http://\S+/wrong/file.gz: SHA256"
+        DataError,
+        match=r"\(http://\S+/missing/file.gz: status 404 Not Found; http://\S+/wrong/file.gz: file.gz must have",
     ):
         download_images("mnist", tmp_path)
 
@@ -364,20 +363,48 @@ def test_a_terminal_shows_a_bar(offer, monkeypatch, tmp_path, capsys):
 
 
 def test_nothing_is_shown_elsewhere(offer, tmp_path, capsys):
-    records = []
-    handler = logging.Handler()
-    handler.emit = records.append
-    logger = pooch.get_logger()
-    level = logger.level
-    logger.addHandler(handler)
-    try:
-        offer("good")
-        download_images("mnist", tmp_path)
-    finally:
-        logger.removeHandler(handler)
+    offer("good")
+    download_images("mnist", tmp_path)
     assert capsys.readouterr() == ("", "")
-    assert records == []
-    assert logger.level == level
+
+
+# Two at once
+
+
+def test_a_file_that_another_process_downloads_is_left_to_it(offer, tmp_path):
+    offer("good")
+    (tmp_path / "mnist").mkdir()
+    with (
+        held(tmp_path / "mnist" / ".file.gz.lock", "it"),
+        pytest.raises(HeldError, match=rf"mnist/file\.gz must be free, got held by process {os.getpid()} on .* since"),
+    ):
+        download_images("mnist", tmp_path)
+    assert left_in(tmp_path / "mnist") == []
+    with held(tmp_path / "mnist" / ".another.gz.lock", "another"):
+        download_images("mnist", tmp_path)
+    assert left_in(tmp_path / "mnist") == ["file.gz"]
+
+
+def test_what_is_there_needs_no_lock(offer, tmp_path):
+    offer("good")
+    download_images("mnist", tmp_path)
+    with held(tmp_path / "mnist" / ".file.gz.lock", "it"):  # as in a folder that cannot be written to
+        download_images("mnist", tmp_path)
+
+
+def test_what_has_arrived_is_not_lost_where_the_process_ends_before_it_has_its_name(site, offer, tmp_path, monkeypatch):
+    offer("good")
+    with monkeypatch.context() as patched:
+        patched.setattr(download.os, "replace", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            download_images("mnist", tmp_path)
+    assert left_in(tmp_path / "mnist") == ["file.gz.part"]
+    download_images("mnist", tmp_path)
+    assert site.requests == [("good", None), ("good", f"bytes={len(CONTENT)}-")]
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
 
 
 # Songs
@@ -450,9 +477,13 @@ def test_a_lost_connection_leaves_no_songs_and_goes_on_later(site, songs, tmp_pa
             {"songs": {"test/B.stem.mp4": None}},
             r"songs\.zip must hold .* no item named 'test/B\.stem\.mp4'",
         ),
+        (
+            {"songs": {"test/B.stem.mp4": bytes(2_000_000)}},
+            r"test/B\.stem\.mp4 in songs\.zip must hold at most 1,121,973 bytes, .* got 2,000,000",
+        ),
         ({"archive": CONTENT}, r"songs\.zip must be a ZIP file that can be read to its end \(File is not a zip file\)"),
     ],
-    ids=["wrong", "missing", "no archive"],
+    ids=["wrong", "missing", "too large", "no archive"],
 )
 def test_wrong_songs_are_named_and_leave_nothing_behind(changed, message, site, songs, tmp_path):
     songs("good", "missing", **changed)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from torchpfc.data import IMAGE_SETS, DataError, Images, cache_folder, images, load_images
+from torchpfc.data import IMAGE_SETS, DataError, Images, cache_folder, formats, images, load_images
 from torchpfc.data.formats import read_cifar10_pickled, read_idx
 
 NUM_TRAIN, NUM_TEST = 5, 2  # of MNIST; a batch of CIFAR-10 has one image
@@ -473,10 +473,10 @@ def test_a_missing_idx_file_is_named(missing, tmp_path):
 def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     write_mnist(tmp_path)
 
-    def refuse(path):
+    def refuse(path, mode):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(DataError, match="train-images-idx3-ubyte must be readable, got Permission denied; replace it"):
         load_images("mnist", tmp_path)
 
@@ -582,5 +582,43 @@ def test_a_link_in_an_archive_is_not_followed(tmp_path):
         link = tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
-    with pytest.raises(DataError, match=r"must be a whole tar\.gz archive, got a damaged one"):
+    with pytest.raises(DataError, match=r"tar\.gz must hold data_batch_1 or data_batch_1\.bin, got neither"):
+        load_images("cifar10", tmp_path)
+
+
+# More than the data set has
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bytes], ids=["packed", "as it is"])
+def test_a_file_that_holds_more_than_the_data_set_is_refused_before_all_of_it_is_read(pack, tmp_path):
+    write_mnist(tmp_path, **{"train-labels-idx1-ubyte": pack(bytes(10_000_000))})
+    with pytest.raises(DataError, match=r"train-labels-idx1-ubyte must hold at most 60,008 bytes, .* got more"):
+        load_images("mnist", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        ("CIFAR10_ARCHIVE_BYTES", r"tar\.gz must hold at most 50,000 bytes, as the data set does, got more"),
+        ("CIFAR10_BYTES", r"data_batch_1\.bin in .*tar\.gz must hold at most 50,000 bytes, .* got 61,460"),
+    ],
+)
+def test_an_archive_that_holds_more_than_the_data_set_is_refused(limit, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, limit, 50_000)
+    batch = {f"{name}.bin": bytes(20 * 3073) for name in (*formats.CIFAR10_TRAIN, formats.CIFAR10_TEST)}
+    write_archive(tmp_path / "cifar-10-binary.tar.gz", "cifar-10-batches-bin", batch)
+    with pytest.raises(DataError, match=message):
+        load_images("cifar10", tmp_path)
+
+
+def test_a_file_with_holes_is_refused_by_the_size_that_it_would_have(tmp_path):
+    member = tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin")
+    member.type = tarfile.GNUTYPE_SPARSE
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[386:410] = b"%011o\0%011o\0" % (0, 0)  # one piece, of no bytes
+    header[483:495] = tarfile.itn(10**12, 12, tarfile.GNU_FORMAT)  # its size with the holes
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(gzip.compress(bytes(header) + bytes(1024)))
+    with pytest.raises(DataError, match=r"must hold at most 32,000,000 bytes, .* got 1,000,000,000,000"):
         load_images("cifar10", tmp_path)

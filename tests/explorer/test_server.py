@@ -227,3 +227,14 @@ def test_a_hundred_hostile_questions_at_once_are_all_refused_and_the_server_goes
     assert len(found) == 100 and all(400 <= status < 500 for status in found)
     assert client.get("/api/model").json()["version"] == 0
     assert client.post("/api/explain", json={"example": 0}).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["origin", "host"])
+def test_a_header_that_decides_comes_once(client, name):
+    own = {"origin": "http://127.0.0.1:8765", "host": "127.0.0.1:8765"}
+    other = {"origin": "http://evil.example", "host": "evil.example"}
+    headers = [*own.items(), (name, other[name])]
+    answer = client.get("/api/model", headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["problem"] == "the headers Host, Origin and Content-Length must each come once"
+    assert client.get("/api/model", headers=list(own.items())).status_code == 200

@@ -206,3 +206,11 @@ def test_a_model_without_a_nonnegative_block_is_refused(model: nn.Module) -> Non
     name = type(model).__name__
     with pytest.raises(ValueError, match=f"model must contain a non-negative PFCBlock, got {name} without one"):
         keep_nonnegative(model, torch.optim.SGD(model.parameters(), lr=1.0))
+
+
+def test_an_optimizer_of_another_model_is_refused() -> None:
+    """It would never step these weights, and so nothing would keep them at or above the floor."""
+    optimizer = torch.optim.SGD(make_block().parameters(), lr=1.0)
+    with pytest.raises(ValueError, match="optimizer must be that of the model, got one that has no weight of its"):
+        keep_nonnegative(make_block(), optimizer)
+    assert not optimizer._optimizer_step_post_hooks

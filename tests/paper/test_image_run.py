@@ -319,12 +319,13 @@ def test_what_is_trained_is_not_trained_again(tmp_path: Path, monkeypatch: pytes
     assert [numbers(result) for result in results] == [numbers(result) for result in expected]
 
 
-def test_a_run_can_go_on_at_another_precision(tmp_path: Path) -> None:
-    jobs = jobs_of(warm_codes=True)
+def test_a_run_does_not_go_on_with_other_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Killed):
-        run(jobs, tmp_path, tick=stop_at(0.3), precision="64")
-    results = run(jobs, tmp_path, precision="32")
-    assert all(result.metrics["epochs"] >= 4 for result in results)
+        run(jobs_of(), tmp_path, tick=stop_at(0.3))
+    changed = replace(made_images("mnist"), fingerprint="of others")
+    monkeypatch.setattr("torchpfc.paper.components.load_images", lambda *_: changed)
+    with pytest.raises(CorruptFileError, match="must hold a checkpoint of a training on the images that are there now"):
+        run(jobs_of(), tmp_path)
 
 
 @pytest.mark.parametrize("fault", ["other sizes", "missing"])

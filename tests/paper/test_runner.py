@@ -1,7 +1,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -214,9 +214,10 @@ def test_only_the_first_process_writes(tmp_path: Path, capsys: pytest.CaptureFix
         """What a process that is not the first sees of Fabric."""
 
         is_global_zero = False
+        told: ClassVar = [tuple(JOBS[:2]), ()]
 
         def broadcast(self, _: Any) -> Any:
-            return tuple(JOBS[:2])
+            return self.told.pop(0)
 
         def barrier(self) -> None:
             pass
@@ -232,3 +233,85 @@ def test_a_context_has_defaults(fabric: Any, tmp_path: Path) -> None:
     context = Context(fabric, tmp_path)
     context.tick(0.5)
     assert context.test and context.checkpoint_seconds == 60.0
+
+
+# What others have left, or do at the moment
+
+
+def begin(tmp_path: Path, fabric: Any, **options: Any) -> tuple[Recorder, Path]:
+    """A group of two that was stopped after a checkpoint."""
+    recorder = Recorder(stop=True, saves=True)
+    with pytest.raises(Killed):
+        run_groups(make_groups([(make(recorder), JOBS[:2])]), fabric, tmp_path, **options)
+    recorder.stop = False
+    (left,) = (tmp_path / UNFINISHED).iterdir()
+    return recorder, left
+
+
+@pytest.mark.parametrize("content", ['{"jobs": []}', '{"jobs": ["0123456789abcdef"]}', '{"jobs": 3}', "{}", None])
+def test_a_list_that_names_no_job_of_the_group_is_refused_and_the_checkpoint_stays(
+    content: str | None, fabric: Any, tmp_path: Path
+) -> None:
+    recorder, left = begin(tmp_path, fabric)
+    (left / "jobs.json").unlink() if content is None else (left / "jobs.json").write_text(content)
+    with pytest.raises(CorruptFileError, match=r"jobs\.json must name the runs that were begun together, got others"):
+        run_groups(make_groups([(make(recorder), JOBS[:2])]), fabric, tmp_path)
+    assert len(recorder.calls) == 1 and (left / "state.json").exists()
+
+
+def test_what_was_begun_on_something_else_is_not_gone_on_with(fabric: Any, tmp_path: Path) -> None:
+    recorder, left = begin(tmp_path, fabric, precision="32")
+    groups = make_groups([(make(recorder), JOBS[2:]), (make(recorder), JOBS[:2])])
+    with pytest.raises(CorruptFileError, match=r"precision must be 32, with which the run in .* was begun, got 64"):
+        run_groups(groups, fabric, tmp_path, precision="64")
+    assert len(recorder.calls) == 1 and (left / "state.json").exists()  # and the other group was not begun
+    assert len(run_groups(groups, fabric, tmp_path, precision="32")) == 4
+
+
+def test_a_result_that_is_gone_is_made_again_after_those_that_were_begun(fabric: Any, tmp_path: Path) -> None:
+    run_groups(make_groups([(make(Recorder()), JOBS[:1])]), fabric, tmp_path)
+    recorder = Recorder(stop=True, saves=True)
+    groups = make_groups([(make(recorder), JOBS[:3])])
+    with pytest.raises(Killed):
+        run_groups(groups, fabric, tmp_path)
+    next(tmp_path.glob("made/*.json")).unlink()
+    recorder.stop = False
+    assert len(run_groups(groups, fabric, tmp_path)) == 3
+    assert [call[0] for call in recorder.calls[1:]] == [tuple(JOBS[1:3]), (JOBS[0],)]
+
+
+@pytest.mark.parametrize("spoil", [lambda content: content[:-40], lambda content: content.replace("red", "blue")])
+def test_a_result_that_is_none_does_not_count(spoil: Any, fabric: Any, tmp_path: Path) -> None:
+    recorder = Recorder()
+    run_groups(make_groups([(make(recorder), JOBS[:1])]), fabric, tmp_path)
+    (path,) = tmp_path.glob("made/*.json")
+    path.write_text(spoil(path.read_text()))
+    with pytest.raises(CorruptFileError, match=r"\.json must hold"):
+        run_groups(make_groups([(make(recorder), JOBS[:2])]), fabric, tmp_path)
+    assert len(recorder.calls) == 1  # nothing was run before it was said
+
+
+def test_locks_that_a_killed_process_has_left_are_deleted_where_all_is_done(fabric: Any, tmp_path: Path) -> None:
+    groups = make_groups([(make(Recorder()), JOBS[:2])])
+    run_groups(groups, fabric, tmp_path)
+    with groups[0].held(tmp_path):
+        left = {path: path.read_bytes() for path in (tmp_path / UNFINISHED).iterdir()}
+    (tmp_path / UNFINISHED).mkdir()
+    for path, content in left.items():
+        path.write_bytes(content)
+    assert len(left) == 4 and run_groups(groups, fabric, tmp_path) == []
+    assert not (tmp_path / UNFINISHED).exists()
+
+
+def test_jobs_that_another_process_runs_are_left_to_it_and_the_others_run(
+    fabric: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder = Recorder()
+    mine, other = make_groups([(make(recorder), JOBS[:2])]), make_groups([(make(recorder), JOBS[1:3])])
+    alone = make_groups([(make(recorder), JOBS[3:])])
+    with other[0].held(tmp_path):
+        assert len(run_groups([*mine, *alone], fabric, tmp_path)) == 1
+    assert [call[0] for call in recorder.calls] == [(JOBS[3],)]
+    told = capsys.readouterr().err.splitlines()[0]
+    assert told.startswith(f"left to another: made with seed 1 in {tmp_path} must be free, got held by process")
+    assert len(run_groups(mine, fabric, tmp_path)) == 2 and not (tmp_path / UNFINISHED).exists()

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from tests.paper.made import context, made_images, numbers
+from tests.paper.stopped import Killed
 from torchpfc import PFCBlock
-from torchpfc.paper import experiments, unlearning_audit
+from torchpfc.paper import experiments, unlearning_audit, unlearning_replay
 from torchpfc.paper.registry import Job
 from torchpfc.paper.settings import change, settings
 from torchpfc.paper.unlearning import UnlearningRun, run_unlearning
@@ -188,3 +189,31 @@ def test_models_stack_whatever_they_forget_unless_they_are_replayed() -> None:
     assert all(other.stack_key() == small().stack_key() for other in others)
     assert small(lr=1.0).stack_key() != small().stack_key() != small(replay=True).stack_key()
     assert small(replay=True).stack_size() == 1 < small().stack_size()
+
+
+@pytest.mark.parametrize("epoch", range(6))
+def test_a_replay_that_was_stopped_in_any_epoch_goes_on_and_keeps_its_model_once(
+    epoch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(small(replay=True, relearn_steps=0), 0)
+    whole = run_replay(job, context(tmp_path / "whole", models=tmp_path / "models"))
+    evaluate, calls = unlearning_replay.evaluate, 0
+
+    def counting(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1 + epoch:
+            raise Killed
+        return evaluate(*args)
+
+    monkeypatch.setattr(unlearning_replay, "evaluate", counting)
+    with pytest.raises(Killed):
+        run_replay(job, context(tmp_path / "stopped", models=tmp_path / "again", test=False))
+    calls = 10
+    result = run_replay(job, context(tmp_path / "stopped", models=tmp_path / "again"))
+    assert calls - 10 == [6, 5, 5, 5, 5, 4][epoch] + 2  # epochs that were left, and two tests
+    assert numbers(result) == numbers(whole)
+    one, other = (load_model(tmp_path / name / "unlearning-0") for name in ("models", "again"))
+    assert all(torch.equal(a, b) for a, b in zip(one.block.parameters(), other.block.parameters(), strict=True))
+    assert one.ledger.state_dict() == other.ledger.state_dict() and one.about == other.about
+    assert [path.name for path in (tmp_path / "again" / "unlearning-0").glob("snapshots*")] == ["snapshots"]

@@ -294,3 +294,12 @@ def test_bad_weights_are_refused(weight, message):
     X, y = np.random.default_rng(0).random((20, 3)), np.arange(20) % 2
     with pytest.raises(ValueError, match=message):
         PFCClassifier().fit(X, y, sample_weight=weight)
+
+
+@pytest.mark.parametrize("batches", [1.7, [1.7], np.array([0.0])])
+def test_only_whole_numbers_are_forgotten(batches):
+    """Cut off, 1.7 would be another batch."""
+    X = np.random.default_rng(0).random((30, 4))
+    model = PFCClassifier(3, max_iter=0, random_state=0).fit(X, X[:, 0] > 0.5)
+    with pytest.raises(TypeError, match="batches must be whole numbers, got "):
+        model.forget(batches)

@@ -1,6 +1,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -316,3 +317,16 @@ def test_a_fingerprint_follows_every_bit() -> None:
         model["a"][0, 0] = -0.0
     assert fingerprint(model) != before
     assert fingerprint(nn.Linear(6, 1, bias=False)) != fingerprint(nn.Linear(3, 2, bias=False))
+
+
+@pytest.mark.parametrize(
+    "what", [{"batches": [1.7]}, {"batches": ["1"]}, {"examples": [0, 2.0]}, {"examples": torch.tensor([0.5])}]
+)
+def test_only_whole_numbers_are_forgotten(what: dict[str, Any]) -> None:
+    """Cut off, 1.7 would be another batch."""
+    run = Trained(make_block())
+    before = fingerprint(run.model), run.ledger.state_dict()
+    (name,) = what
+    with pytest.raises(TypeError, match=f"{name} must be whole numbers, got "):
+        run.forget(**what)
+    assert (fingerprint(run.model), run.ledger.state_dict()) == before

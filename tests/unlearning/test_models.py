@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from torchpfc import PFCBlock, checkpoint
-from torchpfc.checkpoint import CorruptFileError
+from tests.stored import rewrite
+from torchpfc import PFCBlock
+from torchpfc.checkpoint import CorruptFileError, states
 from torchpfc.optim.ledger import Ledger
 from torchpfc.solvers import (
     ADMM,
@@ -24,7 +25,7 @@ from torchpfc.solvers import (
     Truncated,
     Unrolled,
 )
-from torchpfc.unlearning import fingerprint, forget, load_model, save_model
+from torchpfc.unlearning import fingerprint, forget, load_ledger, load_model, save_ledger, save_model
 
 
 def make(folder: Path) -> tuple[PFCBlock, Ledger]:
@@ -95,14 +96,21 @@ def test_a_class_of_ones_own_is_refused_before_anything_is_written(name: str, va
 
 
 @pytest.mark.parametrize(
-    "solver", [{"name": "nnls"}, {"name": "Solver"}, {"name": ["FISTA"]}, {"max_iter": -1}, {"steps": 3}]
+    "solver",
+    [
+        {"name": "nnls"},
+        {"name": "Solver"},
+        {"name": ["FISTA"]},
+        {"max_iter": -1},
+        {"max_iter": 10**15},
+        {"max_iter": 5.0},
+        {"cap": "yes"},
+        {"steps": 3},
+    ],
 )
 def test_a_solver_that_there_is_not_is_named(solver: Any, tmp_path: Path) -> None:
     make(tmp_path)
-    path = tmp_path / "state.json"
-    content = json.loads(path.read_text())
-    content["state"]["block"]["solver"] = solver
-    path.write_text(json.dumps(content))
+    rewrite(tmp_path, lambda content: content["state"]["block"].update(solver=solver))
     with pytest.raises(CorruptFileError, match="must hold a model that save_model saved") as found:
         load_model(tmp_path)
     assert "\n" not in str(found.value)
@@ -114,7 +122,7 @@ def test_weights_and_ledger_are_replaced_in_one_stroke(tmp_path: Path, monkeypat
     old = fingerprint(block), ledger.state_dict()
     forget(block, ledger, batches=[2])
     new = fingerprint(block), ledger.state_dict()
-    write, written = checkpoint.write_atomically, []
+    write, written = states.write_atomically, []
 
     def stop_after(path: Path, content: str | bytes) -> None:
         saved = load_model(tmp_path)
@@ -124,7 +132,7 @@ def test_weights_and_ledger_are_replaced_in_one_stroke(tmp_path: Path, monkeypat
         saved = load_model(tmp_path)
         assert (fingerprint(saved.block), saved.ledger.state_dict()) == (new if path.name == "state.json" else old)
 
-    monkeypatch.setattr(checkpoint, "write_atomically", stop_after)
+    monkeypatch.setattr(states, "write_atomically", stop_after)
     save_model(tmp_path, block, ledger)
     assert len(written) == 2 and written[1] == "state.json"
 
@@ -136,11 +144,54 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
 
 def test_a_ledger_that_is_none_is_named(tmp_path: Path) -> None:
     make(tmp_path)
-    path = tmp_path / "state.json"
-    content = json.loads(path.read_text())
-    content["state"]["ledger"] = {}
-    path.write_text(json.dumps(content))
+    rewrite(tmp_path, lambda content: content["state"].update(ledger={}))
     with pytest.raises(CorruptFileError, match="must hold a model that save_model saved"):
+        load_model(tmp_path)
+
+
+ENTRY = {"id": 2, "first_step": 0, "columns": [[3, 5]], "rows": None}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"num_columns": 10**12}, "Expected `int` <= 16777216"),
+        ({"steps": 10**15}, "Expected `int` <= 1099511627776"),
+        ({"batches": [{**ENTRY, "columns": [[0, 10**12]]}]}, "Expected `int` <= 16777216"),
+        ({"batches": [{**ENTRY, "columns": [[3, 9]]}]}, "batch 2 has columns 3 to 9 of 5"),
+        ({"batches": [{**ENTRY, "columns": [[4, 4]]}]}, "batch 2 has columns 4 to 4 of 5"),
+        ({"batches": [{**ENTRY, "first_step": 7}]}, "batch 2 begins with step 7 of 1"),
+        ({"batches": [ENTRY, ENTRY]}, "a batch that has two entries"),
+    ],
+)
+def test_a_ledger_that_cannot_have_come_about_is_refused(change: Any, reason: str, tmp_path: Path) -> None:
+    make(tmp_path)
+    rewrite(tmp_path, lambda content: content["state"]["ledger"].update(change))
+    with pytest.raises(CorruptFileError, match=f"must hold a model that save_model saved .{reason}"):
+        load_model(tmp_path)
+
+
+def test_a_ledger_of_other_weights_is_refused(tmp_path: Path) -> None:
+    """It would name other columns, as after a removal."""
+    block, _ = make(tmp_path / "model")
+    other, ledger_of_other = make(tmp_path / "other")
+    save_ledger(tmp_path / "ledger.json", ledger_of_other, other)
+    assert load_ledger(tmp_path / "ledger.json", other).state_dict() == ledger_of_other.state_dict()
+    assert load_ledger(tmp_path / "ledger.json").state_dict() == ledger_of_other.state_dict()
+    with pytest.raises(CorruptFileError, match="the ledger must be of these weights, got that of others"):
+        load_ledger(tmp_path / "ledger.json", block)
+    foreign = json.loads((tmp_path / "other" / "state.json").read_text())["state"]["ledger"]
+    rewrite(tmp_path / "model", lambda content: content["state"].update(ledger=foreign))
+    with pytest.raises(CorruptFileError, match="the ledger must be of these weights, got that of others"):
+        load_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["weight_x", "weight_y", "power_vector"])
+def test_weights_that_are_not_finite_are_refused(name: str, tmp_path: Path) -> None:
+    block, ledger = make(tmp_path)
+    block.state_dict()[name].view(-1)[0] = torch.nan
+    save_model(tmp_path, block, ledger)
+    with pytest.raises(CorruptFileError, match=f"{name} must be finite, got NaN or infinity"):
         load_model(tmp_path)
 
 

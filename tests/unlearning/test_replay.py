@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from torchpfc import FISTA, PFCBlock, ResidualPFC, RMSprop, RMSpropSLW, Windowed, keep_nonnegative
+from torchpfc.checkpoint import CorruptFileError
 from torchpfc.data.streams import Stream, fixed_shuffle
 from torchpfc.optim.ledger import Ledger
 from torchpfc.training import BestWeights, EarlyStopping, SquaredErrors, WarmCodes, evaluate, fit, random_stream
@@ -367,3 +368,57 @@ def test_the_report_prints_the_share() -> None:
     assert "Trained again without 1 batches" in text
     assert "Replayed 9 of 12 batches, 75.0%" in text
     assert fingerprint(training.model) in text
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_forgetting_everything_is_refused_and_changes_nothing(in_memory: bool, tmp_path: Path) -> None:
+    training = Training(every=2, folder=None if in_memory else tmp_path)
+    training.train()
+    before, files = training.state(), {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for what in ({"batches": range(BATCHES)}, {"examples": range(COUNT)}):
+        with pytest.raises(ValueError, match="batches must leave some to learn from, got all of them"):
+            retrain_without(training.train, training.snapshots, **what)
+        assert_same(training.state(), before)
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+    retrain_without(training.train, training.snapshots, batches=[3])
+    assert_same(training.state(), never_saw([3]).state())
+
+
+def test_a_snapshot_that_is_not_there_is_named_before_anything_changes(tmp_path: Path) -> None:
+    training = Training(folder=tmp_path)
+    training.train()
+    (tmp_path / "00000002" / "state.json").unlink()
+    before, index = training.state(), (tmp_path / "snapshots.json").read_bytes()
+    with pytest.raises(CorruptFileError, match=r"00000002 must hold a snapshot of this training \(no state"):
+        retrain_without(training.train, training.snapshots, batches=[3])
+    assert_same(training.state(), before)
+    assert (tmp_path / "snapshots.json").read_bytes() == index
+
+
+def test_a_branch_leaves_the_snapshots_as_they_are(tmp_path: Path) -> None:
+    training = Training(folder=tmp_path / "one")
+    training.train()
+    files = {path: path.read_bytes() for path in (tmp_path / "one").rglob("*") if path.is_file()}
+    training.snapshots.branch(tmp_path / "other")
+    retrain_without(training.train, training.snapshots, batches=[3])
+    assert_same(training.state(), never_saw([3]).state())
+    assert {path: path.read_bytes() for path in (tmp_path / "one").rglob("*") if path.is_file()} == files
+    first = Training(folder=tmp_path / "one", ledger=Ledger())
+    first.snapshots.rewind()
+    first.train()
+    assert_same(first.state(), never_saw().state())
+    with pytest.raises(RuntimeError, match="snapshots must be in a folder to be copied"):
+        Training().snapshots.branch(tmp_path / "memory")
+
+
+def test_snapshots_that_an_earlier_process_did_not_delete_are_gone_after_the_next_rewind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(folder=tmp_path)
+    training.train()
+    with monkeypatch.context() as patch:
+        patch.setattr("torchpfc.unlearning.snapshots.shutil.rmtree", lambda path: None)
+        training.snapshots.rewind(3, batches=[3])
+    again = Training(folder=tmp_path)
+    again.snapshots.rewind()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["00000000", "00000002"]

@@ -12,7 +12,7 @@ from torch import nn
 from torchpfc.audio.features import Features
 from torchpfc.audio.masks import check_power
 from torchpfc.audio.nmf import NMFSeparator
-from torchpfc.checkpoint import STATE_FILE, CorruptFileError, load_checkpoint, reading, save_checkpoint
+from torchpfc.checkpoint import MOST_OF_A_MODEL, STATE_FILE, CorruptFileError, load_checkpoint, reading, save_checkpoint
 from torchpfc.nn.recurrent.rnn import FactorizedRNN
 from torchpfc.nn.recurrent.vanilla import VanillaRNN
 from torchpfc.nn.saving import block_options, block_settings
@@ -60,7 +60,8 @@ def save_separator(
     kind, options = _describe(model)
     _check_sizes(model.state_dict(), features)
     settings = {"kind": kind, "options": options, "features": asdict(features), "power": check_power(power)}
-    save_checkpoint(folder, settings | {"weights": dict(model.state_dict()), "about": dict(about or {})})
+    learned = {"weights": dict(model.state_dict()), "about": dict(about or {})}
+    save_checkpoint(folder, settings | learned, most=MOST_OF_A_MODEL)
 
 
 def load_separator(folder: Path) -> SavedSeparator:
@@ -69,7 +70,7 @@ def load_separator(folder: Path) -> SavedSeparator:
     Args:
         folder: Where.
     """
-    state = load_checkpoint(folder)
+    state = load_checkpoint(folder, most=MOST_OF_A_MODEL)
     if state is None:
         found = f"no {STATE_FILE} in it" if folder.is_dir() else "no such folder"
         raise CorruptFileError(f"{folder} must be a folder with a separation model, got {found}")

@@ -94,6 +94,7 @@ def train_separator(
         raise DataError(f"{out} must be a new or an empty folder, got neither; delete it or name another")
     files = find_training_songs(songs)
     tracks = _read([*files.train, *files.valid], samples, progress)
+    out.mkdir(parents=True, exist_ok=True)  # before the training, whose end would be a bad time to find that one cannot
     train, valid = tracks[: len(files.train)], tracks[len(files.train) :]
     batches = _FreshClips(ClipSampler(train, samples), batch_size, min(steps, ROUND_STEPS), seed, device)
     heard = Clips(*(part.to(device) for part in hear_both(_spread(valid, samples))))

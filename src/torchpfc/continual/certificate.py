@@ -58,8 +58,12 @@ class BatchRecord(NamedTuple):
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> BatchRecord:
-        """What `to_plain` made plain."""
-        return cls(**{**plain, "name": name_from_plain(plain["name"])})
+        """What `to_plain` made plain, checked."""
+        record = cls(**{**plain, "name": name_from_plain(plain["name"])})
+        numbers = record.rows, record.seed or 0, record.per_class or 1, record.parts
+        if not (isinstance(record.sha256, str) and all(type(n) is int and 0 <= n < 2**64 for n in numbers)):
+            raise ValueError(f"a record must have a hash and whole numbers, got {plain}")
+        return record
 
 
 def content_of(x: Tensor | ArrayLike, y: Tensor | ArrayLike | None, weight: Tensor | ArrayLike | None) -> Content:

@@ -9,11 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchpfc.checkpoint.files import parse_json
 from torchpfc.continual.certificate import BatchRecord
 from torchpfc.continual.names import name_from_plain, name_to_plain
 from torchpfc.continual.portion import Portion
 
 _PORTIONS = "portions."
+
+MOST_SCORES = 2**28
+"""Classes times parts at most, where many of the classes were never seen."""
+
+_MAY_LACK = (".parts", ".points", ".waiting")
+"""Features of these that were never observed are NaN."""
 
 
 def to_state(
@@ -56,9 +63,10 @@ def take_from_state(
     saved = {key[len(start) :]: state.pop(key) for key in list(state) if key.startswith(start)}
     if not saved:
         return _portions_of_block(state, f"{prefix}block."), {}
-    names = json.loads(bytes(saved.pop("names").tolist()))
-    known = json.loads(bytes(saved.pop("records").tolist())) if "records" in saved else []
+    names = _parsed(saved.pop("names"))
+    known = _parsed(saved.pop("records")) if "records" in saved else []
     records = {record.name: record for record in map(BatchRecord.from_plain, known)}
+    _check(names, saved)
     found: list[dict[str, Tensor]] = [{} for _ in names]
     for key, value in saved.items():
         place, _, name = key.partition(".")
@@ -68,6 +76,26 @@ def take_from_state(
         for (label, batches), tensors in zip(names, found, strict=True)
     ]
     return portions, {**records}
+
+
+def _parsed(text: Tensor) -> Any:
+    if text.dtype != torch.uint8 or text.ndim != 1:
+        raise ValueError(f"names must be bytes, got {text.dtype} of shape {tuple(text.shape)}")
+    return parse_json(text.cpu().numpy().tobytes())
+
+
+def _check(names: Any, saved: Mapping[str, Tensor]) -> None:
+    """Checks labels and sums before tables of all classes and parts are made."""
+    labels: list[int] = [label for label, _ in names]
+    if not all(type(label) is int and label >= -1 and isinstance(batches, list) for label, batches in names):
+        raise ValueError("portions must have a label and batches each, got others")
+    parts = sum(value.shape[-1] for key, value in saved.items() if key.endswith(".parts"))
+    most = max(labels, default=0) + 1
+    if most > len(set(labels)) and most * parts > MOST_SCORES:
+        raise ValueError(f"labels must be at most {MOST_SCORES // parts} for {parts} parts, got {most - 1}")
+    for key, value in saved.items():
+        if value.isinf().any() or (not key.endswith(_MAY_LACK) and value.isnan().any()):
+            raise ValueError(f"{key} must be finite, got infinity or NaN")
 
 
 def _portions_of_block(state: dict[str, Any], prefix: str) -> list[Portion]:

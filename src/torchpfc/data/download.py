@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import errno
-import logging
+import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchpfc.data.formats import DataError
 from torchpfc.data.images import cache_folder
 from torchpfc.data.songs import EXCERPTS, has_sound_excerpts, unpack_excerpts
+from torchpfc.locks import held
 from torchpfc.progress import Progress
 
 TIMEOUT_SECONDS = 30.0
@@ -65,7 +65,7 @@ DOWNLOADS: Mapping[str, tuple[RemoteFile, ...]] = {
         (
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
             "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion/",
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",  # a website of S3 has no https
+            "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",  # as Keras
         ),
         {
             "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
@@ -113,6 +113,7 @@ def download_images(name: str, folder: Path | None = None) -> Path:
 
     Raises:
         DataError: Where no address has the file, the checksum is wrong, the network is out of reach or the disk full.
+        HeldError: Where another process downloads the same file at the moment.
     """
     if name not in DOWNLOADS:
         raise DataError(f"name must be one of {', '.join(DOWNLOADS)}, got {name!r}")
@@ -158,10 +159,12 @@ class _Trouble(Exception):
 
 
 def _fetch(file: RemoteFile, target: Path) -> None:
+    if file.sha256 and _sha256(target) == file.sha256:
+        return
     troubles = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with Progress(1.0, target.name) as progress:
+        with held(target.with_name(f".{target.name}.lock"), str(target)), Progress(1.0, target.name) as progress:
             for url in file.urls:
                 try:
                     return _try_address(url, file, target, progress)
@@ -188,25 +191,35 @@ def _try_address(url: str, file: RemoteFile, target: Path, progress: Progress) -
 
 
 def _retrieve(url: str, file: RemoteFile, target: Path, progress: Progress) -> None:
-    import pooch
-
     part = target.with_name(f"{target.name}.part")
-    known = f"sha256:{file.sha256}" if file.sha256 else None
-    goes_on = part.exists() or (target.exists() and not known)  # an archive that an earlier call could not unpack
+    unpacked_before = target.exists() and not file.sha256  # an archive that an earlier call could not unpack
+    goes_on = part.exists() or unpacked_before
+    try:
+        if not unpacked_before:
+            _receive(url, part, progress)
+            _name(part, file, target)
+        if file.unpack is not None:
+            file.unpack(target)
+    except ValueError as error:
+        # Where it went on from an earlier part, that may have been the wrong one: start from nothing.
+        raise _Trouble(f"{error}, so it was deleted", again=goes_on) from None
 
-    def download(url: str, output_file: str, _: object) -> None:
-        _receive(url, part, progress)
-        os.replace(part, output_file)  # pooch checks it there, and gives it its name or deletes it
 
-    with _quiet(pooch.get_logger()):
-        try:
-            pooch.retrieve(url, known, fname=target.name, path=target.parent, downloader=download)
-            if file.unpack is not None:
-                file.unpack(target)
-        except ValueError as error:
-            reason, _, _ = str(error).partition(". Deleted")
-            # Where it went on from an earlier part, that may have been the wrong one: start from nothing.
-            raise _Trouble(f"{reason}, so it was deleted", again=goes_on) from None
+def _name(part: Path, file: RemoteFile, target: Path) -> None:
+    """Gives what has arrived its name, if it is what was wanted, and deletes it otherwise."""
+    got = _sha256(part)
+    if file.sha256 and got != file.sha256:
+        part.unlink()
+        raise DataError(f"{target.name} must have the SHA-256 {file.sha256}, got {got}")
+    os.replace(part, target)
+
+
+def _sha256(path: Path) -> str | None:
+    """The checksum of a file; None where there is none."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _receive(url: str, part: Path, progress: Progress) -> None:
@@ -231,6 +244,8 @@ def _receive(url: str, part: Path, progress: Progress) -> None:
                     file.write(chunk)
                     done += len(chunk)
                     progress.at(done / total if total else 0.0, f"{part.stem}, {done / 1e6:,.1f} MB")
+                file.flush()
+                os.fsync(file.fileno())  # or a power cut could leave the name on an empty file
     except requests.Timeout:
         raise _Trouble(f"no answer within {TIMEOUT_SECONDS:g} seconds", again=False) from None
     except requests.RequestException as error:
@@ -238,13 +253,3 @@ def _receive(url: str, part: Path, progress: Progress) -> None:
     except BrokenConnection:
         size = part.stat().st_size
         raise _Trouble(f"the connection was lost after {size:,} bytes", again=size > start) from None
-
-
-@contextmanager
-def _quiet(logger: logging.Logger) -> Iterator[None]:
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -27,6 +27,11 @@ CIFAR10_SHAPE = (3, 32, 32)
 CIFAR10_PIXELS = math.prod(CIFAR10_SHAPE)
 CIFAR10_TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
 CIFAR10_TEST = "test_batch"
+
+# What files hold once they are unpacked, at most. A small file can unpack to more than a machine has room for.
+IDX_BYTES = {1: 8 + 60_000, 3: 16 + 60_000 * IDX_SIDE**2}  # by the number of dimensions: labels, images
+CIFAR10_BYTES = 32_000_000  # a batch as records has 30.7 MB, and as a pickle 31.0
+CIFAR10_ARCHIVE_BYTES = 200_000_000  # all batches with what belongs to them have 184 MB, and as pickles 186
 
 
 class DataError(ValueError):
@@ -113,8 +118,8 @@ READERS: Mapping[str, Mapping[str, Callable[[Path], Parts]]] = {
 def _read_idx_pair(folder: Path, part: str) -> Examples:
     images_file = _find(folder, f"{part}-images-idx3-ubyte", f"{part}-images.idx3-ubyte")
     label_file = _find(folder, f"{part}-labels-idx1-ubyte", f"{part}-labels.idx1-ubyte")
-    images = _parse_idx(_read(images_file), images_file, ndim=3)
-    label = _parse_idx(_read(label_file), label_file, ndim=1)
+    images = _parse_idx(_read(images_file, IDX_BYTES[3]), images_file, ndim=3)
+    label = _parse_idx(_read(label_file, IDX_BYTES[1]), label_file, ndim=1)
     if images.shape[1:] != (IDX_SIDE, IDX_SIDE):
         size = "x".join(map(str, images.shape[1:]))
         raise DataError(f"{images_file} must hold images of {IDX_SIDE}x{IDX_SIDE} pixels, got {size}")
@@ -148,7 +153,7 @@ def _join_batches(read: Callable[[str], Examples]) -> Parts:
 
 def _parse_file(folder: Path, name: str, parse: Callable[[bytes, str], Examples]) -> Examples:
     path = _find(folder, name)
-    return parse(_read(path), str(path))
+    return parse(_read(path, CIFAR10_BYTES), str(path))
 
 
 def _parse_binary(data: bytes, source: str) -> Examples:
@@ -233,19 +238,46 @@ def _find(folder: Path, *names: str) -> Path:
     raise DataError(f"{folder} must hold {names[0]} (or {names[0]}.gz), got a folder without it")
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, limit: int) -> bytes:
+    """What a file holds, unpacked, which is refused where it is more than the data set has."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
     except OSError as error:
         raise DataError(f"{path} must be readable, got {error.strerror}") from None
-    if not data.startswith(b"\x1f\x8b"):  # gzip's magic number: the name of a file may be wrong about it
+    if data.startswith(b"\x1f\x8b"):  # gzip's magic number: the name of a file may be wrong about it
+        try:
+            with gzip.open(path) as unpacked:
+                data = unpacked.read(limit + 1)
+        except (EOFError, OSError, zlib.error) as error:
+            size = path.stat().st_size
+            raise DataError(
+                f"{path} must be a whole gzip file, got {size:,} bytes of a damaged one ({error})"
+            ) from None
+    if len(data) > limit:
+        raise DataError(f"{path} must hold at most {limit:,} bytes, as the data set does, got more")
+    return data
+
+
+class _Bounded:
+    """The beginning of a stream, which raises where there is more.
+
+    Args:
+        stream: What to read.
+        limit: How many bytes there may be.
+        path: The file, for the message.
+    """
+
+    def __init__(self, stream: IO[bytes], limit: int, path: Path) -> None:
+        self._stream, self._limit, self._left, self._path = stream, limit, limit, path
+
+    def read(self, size: int) -> bytes:
+        """Some bytes; none at the end."""
+        data = self._stream.read(min(size, self._left + 1))
+        self._left -= len(data)
+        if self._left < 0:
+            raise DataError(f"{self._path} must hold at most {self._limit:,} bytes, as the data set does, got more")
         return data
-    try:
-        return gzip.decompress(data)
-    except (EOFError, OSError, zlib.error) as error:
-        raise DataError(
-            f"{path} must be a whole gzip file, got {len(data):,} bytes of a damaged one ({error})"
-        ) from None
 
 
 def _read_members(path: Path, stems: set[str]) -> dict[str, tuple[str, bytes]]:
@@ -253,11 +285,22 @@ def _read_members(path: Path, stems: set[str]) -> dict[str, tuple[str, bytes]]:
     members = {}
     try:
         # One pass from beginning to end: to go back in a compressed archive means to decompress it again.
-        with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
-            for member in archive:
-                name = PurePosixPath(member.name)
-                if name.stem in stems and (file := archive.extractfile(member)) is not None:
-                    members[name.stem] = (name.name, file.read())
+        with gzip.open(path) as stream:
+            bounded: Any = _Bounded(cast("IO[bytes]", stream), CIFAR10_ARCHIVE_BYTES, path)
+            with tarfile.open(fileobj=bounded, mode="r|") as archive:
+                for member in archive:
+                    name = PurePosixPath(member.name)
+                    if name.stem in stems and member.isreg():
+                        members[name.stem] = (name.name, _take(archive, member, path))
     except (EOFError, OSError, zlib.error, tarfile.TarError) as error:
         raise DataError(f"{path} must be a whole tar.gz archive, got a damaged one ({error})") from None
     return members
+
+
+def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bytes:
+    if member.size > CIFAR10_BYTES:  # also of a file with holes, which takes no room in the archive
+        limit = f"at most {CIFAR10_BYTES:,} bytes, as the data set does"
+        raise DataError(f"{member.name} in {path} must hold {limit}, got {member.size:,}")
+    file = archive.extractfile(member)
+    assert file is not None
+    return file.read()

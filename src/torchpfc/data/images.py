@@ -33,7 +33,8 @@ REMARKS: Mapping[str, str] = {
     "3ce5488f5102983c929137922eb5080925b5a0b7f59ae470d6d08c6e47dc9227": JPEG,  # cifar10, as JPEG files
 }
 
-# MD5 checksums of the published binary batches of CIFAR-10, in order, the test batch last.
+# MD5 checksums of the published binary batches of CIFAR-10, in order, the test batch last: what their publisher gives.
+# They tell whether to add a remark. A download is checked by its SHA-256.
 CIFAR10_BATCHES = (
     "5dd7e06a14cb22eb9f671a540d1b7c25",
     "5ea93a67294ea407fff1d09f752e9692",

@@ -21,6 +21,9 @@ EXCERPTS = "musdb18-7s"
 STEM_FILE = ".stem.mp4"
 """How the name of a file of MUSDB18 ends."""
 
+EXCERPT_BYTES = 1_121_973
+"""The size of the largest excerpt."""
+
 
 @cache
 def excerpt_checksums() -> Mapping[str, str]:
@@ -86,6 +89,9 @@ def _unpack(archive: Path, folder: Path) -> None:
     try:
         with ZipFile(archive) as packed:
             for path, sha256 in excerpt_checksums().items():
+                if (size := packed.getinfo(path).file_size) > EXCERPT_BYTES:  # a few bytes can unpack to any number
+                    wanted = f"at most {EXCERPT_BYTES:,} bytes, as every excerpt has"
+                    raise DataError(f"{path} in {archive.name} must hold {wanted}, got {size:,}")
                 content = packed.read(path)
                 if hashlib.sha256(content).hexdigest() != sha256:
                     raise DataError(f"{path} in {archive.name} must have the SHA-256 {sha256}, got another")

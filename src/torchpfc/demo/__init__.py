@@ -13,6 +13,7 @@ import torch
 from torchpfc.checkpoint import write_atomically
 from torchpfc.demo.measure import SMOKE, TRAININGS, find_out
 from torchpfc.demo.page import draw, summarise
+from torchpfc.locks import held
 from torchpfc.machine import describe_hardware, describe_versions
 from torchpfc.progress import Progress
 
@@ -50,6 +51,12 @@ def run_demo(out: Path, *, seed: int = 0, smoke: bool = False) -> Path:
         raise ValueError(f"out must name a file, got the folder {str(out)!r}")
     if not 0 <= seed <= MAX_SEED:
         raise ValueError(f"seed must be from 0 to {MAX_SEED}, got {seed}")
+    with held(out.with_name(f".{out.name}.lock"), str(out)):  # which also finds out whether one can write there
+        _write(out, seed=seed, smoke=smoke)
+    return out
+
+
+def _write(out: Path, *, seed: int, smoke: bool) -> None:
     start, threads = time.perf_counter(), torch.get_num_threads()
     torch.set_num_threads(1)  # matrices as small as here gain nothing from more, and lose where cores are busy
     try:
@@ -67,4 +74,3 @@ def run_demo(out: Path, *, seed: int = 0, smoke: bool = False) -> Path:
     write_atomically(out, draw(found, made))
     run = "" if shutil.which("torchpfc") else f"{sys.executable} -m "  # make demo activates no environment
     print(summarise(found), f"Wrote {out}", NEXT_STEPS.format(run=run), sep="\n")
-    return out

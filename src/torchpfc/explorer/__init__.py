@@ -50,6 +50,7 @@ def explore(
 
     from torchpfc.explorer.guard import is_loopback
     from torchpfc.explorer.loading import load
+    from torchpfc.explorer.protocol import ImpatientProtocol
     from torchpfc.explorer.server import create_app
     from torchpfc.explorer.session import Session
 
@@ -58,7 +59,8 @@ def explore(
             say("Training a model on handwritten digits, class by class ...")
         session = Session(load(model, data, shape=shape, data_dir=data_dir))
         found = session.model()
-        server = uvicorn.Server(uvicorn.Config(create_app(session, host=host), log_level="warning", access_log=False))
+        app = create_app(session, host=host)
+        server = uvicorn.Server(uvicorn.Config(app, http=ImpatientProtocol, log_level="warning", access_log=False))
         address = page_address(host, listener.getsockname()[1])
         say(f"{found.kind} with {found.num_parts} parts, {found.num_examples} examples ({found.source})")
         if not is_loopback(host):

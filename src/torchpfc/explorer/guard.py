@@ -56,6 +56,8 @@ class Guard:
             await self.app(scope, _replay(body, receive), _with_headers(send))
 
     def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
+        if any(len(headers.getlist(name)) > 1 for name in ("host", "origin", "content-length")):
+            return 400, "the headers Host, Origin and Content-Length must each come once"
         host = headers.get("host", "")
         if not is_own_name(host, self.host):
             return 400, "the header Host must name this machine"
@@ -70,17 +72,19 @@ class Guard:
         return None
 
     async def _read(self, receive: Receive, headers: Headers) -> bytes | None:
-        """The whole body; None where it is too large, or its header says so."""
+        """The whole body; None where it is too large, its header says so, or it does not come to its end."""
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length[:20]) > self.most_bytes:
             return None
         body = b""
         while True:
             message = await receive()
+            if message["type"] != "http.request":  # the other end has gone, and the rest with it
+                return None
             body += bytes(message.get("body", b""))
             if len(body) > self.most_bytes:
                 return None
-            if message["type"] != "http.request" or not message.get("more_body", False):
+            if not message.get("more_body", False):
                 return body
 
 

@@ -10,7 +10,7 @@ import torch
 
 from torchpfc.checkpoint import STATE_FILE, CorruptFileError
 from torchpfc.data.formats import DataError
-from torchpfc.data.images import load_images
+from torchpfc.data.images import IMAGE_SETS, load_images
 from torchpfc.explorer.examples import MOST_EXAMPLES, Examples, Shape, guess_shape, read_examples
 from torchpfc.explorer.subjects import BlockSubject, EstimatorSubject, Subject
 from torchpfc.unlearning import load_model
@@ -20,6 +20,9 @@ READY_SOURCE = "test images of digits"
 BATCHES_PER_CLASS = 3
 PARTS_PER_BATCH = 6
 _FEWEST_EXAMPLES, _AFFORDABLE = 100, 300_000_000
+
+MOST_WRITTEN = 20_000_000
+"""Columns that all batches of a ledger may name together: the page shows who wrote each."""
 
 HELD_OUT = 0.125
 """Share of the ready model's training digits that it is calibrated with."""
@@ -84,6 +87,9 @@ def load(
             f"the model must be a folder that save_pretrained or save_model wrote, got {str(model)!r}"
         )
     count = examples.x.shape[1]
+    written = sum(len(part) for id in subject.ledger.batches for part in subject.ledger.columns_of([id]))
+    if written > MOST_WRITTEN:
+        raise CorruptFileError(f"{model} must have a ledger of at most {MOST_WRITTEN} columns in all, got {written}")
     if count != subject.num_features:
         size = f"{subject.num_features} numbers each, as the model takes them"
         raise DataError(f"the examples must have {size}, got {count} in {examples.source}")
@@ -134,6 +140,8 @@ def _load_block(folder: Path, data: str | None, data_dir: Path | None) -> tuple[
     saved = load_model(folder)
     config = saved.about.get("config")
     source = data or (config.get("dataset") if isinstance(config, dict) else None)
+    if data is None and source is not None and source not in IMAGE_SETS:  # never a file that a stranger names
+        raise CorruptFileError(f"{folder} must name one of {', '.join(IMAGE_SETS)} as its data; give --data instead")
     if source is None:
         raise DataError(f"--data must be given, since {folder} does not say what the model was trained on")
     classes = tuple(str(k) for k in range(saved.block.out_features))

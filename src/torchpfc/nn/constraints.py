@@ -40,6 +40,10 @@ def keep_nonnegative(model: nn.Module, optimizer: Optimizer) -> RemovableHandle:
     if not blocks:
         raise ValueError(f"model must contain a non-negative PFCBlock, got {type(model).__name__} without one")
 
+    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not any(id(weight) in known for block in blocks for weight in (block.weight_x, block.weight_y)):
+        raise ValueError("optimizer must be that of the model, got one that has no weight of its non-negative blocks")
+
     def project(optimizer: Optimizer, *_: Any) -> None:
         windows = {id(p): group.get("window", (0, None)) for group in optimizer.param_groups for p in group["params"]}
         for block in blocks:

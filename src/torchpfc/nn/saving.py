@@ -12,6 +12,9 @@ import torchpfc.solvers as solvers
 from torchpfc.nn.block import PFCBlock
 from torchpfc.solvers import Adjoint, Solver
 
+MOST_ITERATIONS = 100_000
+"""Steps of a solver or an adjoint in a file at most."""
+
 _KINDS = {name: getattr(solvers, name) for name in solvers.__all__}
 
 
@@ -29,7 +32,9 @@ def to_plain(choice: Solver | Adjoint) -> dict[str, Any]:
     if _KINDS.get(kind.__name__) is not kind:
         what = "solver" if isinstance(choice, Solver) else "adjoint"
         raise TypeError(f"{what} must be one of torchpfc.solvers to be saved, got {kind.__name__}; set another first")
-    return {"name": kind.__name__, **{name: getattr(choice, name) for name in inspect.signature(kind).parameters}}
+    settings = {name: getattr(choice, name) for name in inspect.signature(kind).parameters}
+    _check_steps(settings)
+    return {"name": kind.__name__, **settings}
 
 
 def from_plain(plain: Mapping[str, Any]) -> Any:
@@ -42,11 +47,23 @@ def from_plain(plain: Mapping[str, Any]) -> Any:
         >>> from_plain({"name": "Truncated", "steps": 20})
         Truncated(steps=20)
     """
+    from msgspec import convert
+
     settings = {"name": "FISTA", **plain}
     kind = _KINDS.get(settings.pop("name"))
     if not (isinstance(kind, type) and issubclass(kind, Solver | Adjoint)):
         raise ValueError(f"name must be that of a solver or an adjoint, got {plain['name']!r}")
-    return kind(**settings)
+    choice = kind(**settings)
+    convert(settings, kind)  # the types of its fields, which kind() takes as they come
+    _check_steps(settings)
+    return choice
+
+
+def _check_steps(settings: Mapping[str, Any]) -> None:
+    """Refuses what would never end: a model from a stranger should answer, or not load."""
+    for name in ("max_iter", "steps"):
+        if (settings.get(name) or 0) > MOST_ITERATIONS:
+            raise ValueError(f"{name} must be at most {MOST_ITERATIONS} to be saved, got {settings[name]}")
 
 
 def block_settings(block: PFCBlock) -> dict[str, Any]:
@@ -87,8 +104,22 @@ def block_from(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> PF
         >>> same.solver == block.solver and bool((same.weight_x == block.weight_x).all())
         True
     """
+    _check_weights(weights)
     (in_features, num_basis), out_features = weights["weight_x"].shape, len(weights["weight_y"])
     options = block_options(settings)
     block = PFCBlock(in_features, out_features, num_basis, dtype=weights["weight_x"].dtype, **options)
     block.load_state_dict(weights)
     return block
+
+
+def _check_weights(weights: Mapping[str, Tensor]) -> None:
+    """Checks before a block as large as they say is made."""
+    weight_x, weight_y = weights["weight_x"], weights["weight_y"]
+    if weight_x.ndim != 2 or weight_y.ndim != 2 or weight_x.shape[1] != weight_y.shape[1] or not weight_x.numel():
+        shapes = tuple(weight_x.shape), tuple(weight_y.shape)
+        raise ValueError(f"weights must have shapes (in, parts) and (out, parts), got {shapes[0]} and {shapes[1]}")
+    for name, weight in weights.items():
+        if not weight.is_floating_point() or weight.dtype.itemsize < 2 or weight.dtype != weight_x.dtype:
+            raise ValueError(f"{name} must be of the floating point type of all weights, got {weight.dtype}")
+        if not bool(weight.isfinite().all()):
+            raise ValueError(f"{name} must be finite, got NaN or infinity")

@@ -91,7 +91,7 @@ class Ledger:
             rows: Its examples. A batch that has been here before must have the same. None where they do not matter:
                 the ledger can then answer for batches only.
         """
-        id, examples = index(id), None if rows is None else _as_ints(rows)
+        id, examples = index(id), None if rows is None else whole_numbers(rows, "rows")
         if self._current is not None:
             raise RuntimeError(f"batch {self._current[0]} must end before batch {id} begins")
         if id in self._rows and self._rows[id] != examples:
@@ -198,7 +198,7 @@ class Ledger:
         Args:
             rows: The numbers of the examples.
         """
-        asked = set(_as_ints(rows))
+        asked = set(whole_numbers(rows, "rows"))
         return [id for id in self.batches if not asked.isdisjoint(self.rows_of(id))]
 
     def has_rows(self, id: int) -> bool:
@@ -377,8 +377,20 @@ def _overlap(one: range, other: range) -> bool:
     return one.start < other.stop and other.start < one.stop
 
 
-def _as_ints(rows: Iterable[int] | Tensor) -> list[int]:
-    return [index(row) for row in (rows.tolist() if isinstance(rows, Tensor) else rows)]
+def whole_numbers(numbers: Iterable[int] | Tensor, name: str) -> list[int]:
+    """Numbers as ints; `TypeError` for one that is not whole by its type, which would be another when cut off.
+
+    Args:
+        numbers: The numbers.
+        name: What they are called.
+    """
+    found = []
+    for number in numbers.tolist() if isinstance(numbers, Tensor) else numbers:
+        try:
+            found.append(index(number))
+        except TypeError:
+            raise TypeError(f"{name} must be whole numbers, got {number!r}") from None
+    return found
 
 
 def _count_columns(optimizer: Optimizer) -> int:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchpfc.checkpoint import CorruptFileError
 from torchpfc.data.images import ImageData, Images
 from torchpfc.nn import stack_models
 from torchpfc.optim.stacked_slw import StackedRMSpropSLW
@@ -70,6 +71,11 @@ class Sets:
             return x, target, [rows[0] for rows in self._test]
         places = [starts[name] for name in self._names]
         return x, target, [torch.stack([r + s for r, s in zip(rows, places, strict=True)]) for rows in self._test]
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """SHA-256 of the pixels of each set, by its name."""
+        return {name: data.fingerprint for name, data in self.data.items()}
 
     @property
     def measured(self) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -205,11 +211,15 @@ class ImageRun(StackRun):
         return torch.tensor([optimizer.columns_after(position, steps) > have for position in optimizer.positions])
 
     def own_state(self) -> dict[str, Any]:
-        """Records, and where windows were."""
-        return {"records": [vars(record) for record in self.records], "best_positions": self.best_positions}
+        """Records, where windows were, and on what images."""
+        records = [vars(record) for record in self.records]
+        return {"records": records, "best_positions": self.best_positions, "data": self.sets.fingerprints}
 
     def restore_own(self, state: dict[str, Any]) -> None:
         """Takes over what was saved."""
+        if state["data"] != self.sets.fingerprints:
+            wanted = f"a checkpoint of a training on the images that are there now, {', '.join(self.sets.data)}"
+            raise CorruptFileError(f"{self.context.folder} must hold {wanted}, got one on others; delete it")
         self.records = [Record(**record) for record in state["records"]]
         self.best_positions = list(state["best_positions"])
 

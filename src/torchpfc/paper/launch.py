@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torchpfc.paper.devices import open_fabric, stop_processes
 from torchpfc.paper.registry import Experiment, Job, find_experiment
-from torchpfc.paper.results import Result
+from torchpfc.paper.results import Result, load_result
 from torchpfc.paper.runner import make_groups, path_of, run_groups
 from torchpfc.paper.settings import change, change_settings
 
@@ -26,11 +27,13 @@ class Finished(NamedTuple):
     """What came of a run."""
 
     results: list[Result]
-    """One for each model, in the order in which they were asked for."""
+    """One for each model that has one, in the order in which they were asked for."""
     new: int
     """How many of these were trained now; the others were there already."""
     folder: Path | None
     """Where the results are; None where none are kept."""
+    left: int = 0
+    """How many have no result yet, because another process runs them at the moment."""
 
 
 def run(
@@ -85,6 +88,10 @@ def run(
         fabric = open_fabric(device, precision, devices)
     except ValueError as error:
         raise RequestError(str(error)) from error
+    if models is not None:  # before the hours that come before there is a model
+        models.mkdir(parents=True, exist_ok=True)
+        if not os.access(models, os.W_OK):
+            raise RequestError(f"models must be a folder that can be written to, got {models}")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if smoke else Path(results) if test else Path(results) / "validation"
         try:
@@ -104,8 +111,9 @@ def run(
             raise
         known = {result.key: result for result in new}
         paths = [path_of(folder, one, job) for one, jobs in asked for job in dict.fromkeys(jobs)]
-        found = [known[path.stem] if path.stem in known else Result.load(path) for path in paths]
-    return Finished(found, len(new), None if smoke else folder)
+        there = [path for path in paths if path.stem in known or path.exists()]
+        found = [known[path.stem] if path.stem in known else load_result(path) for path in there]
+    return Finished(found, len(new), None if smoke else folder, len(paths) - len(found))
 
 
 def make_jobs(

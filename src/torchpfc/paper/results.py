@@ -92,4 +92,13 @@ def result_path(folder: Path, experiment: str, config: Mapping[str, Any], seed: 
 
 def load_results(folder: Path) -> list[Result]:
     """Every result in a folder, in the order of their paths."""
-    return [Result.load(path) for path in sorted(folder.glob("*/*.json"))]
+    return [load_result(path) for path in sorted(folder.glob("*/*.json"))]
+
+
+def load_result(path: Path) -> Result:
+    """Reads a result that lies where `Result.save` has put it, and so is what its path says."""
+    result = Result.load(path)
+    if (path.parent.name, path.stem) != (result.experiment, result.key):
+        name = f"{result.experiment}/{result.key}.json"
+        raise CorruptFileError(f"{path} must hold the result that it is named after, got that of {name}; delete it")
+    return result

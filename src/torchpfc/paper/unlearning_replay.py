@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torchpfc.checkpoint import CorruptFileError
+from torchpfc.checkpoint import CorruptFileError, load_checkpoint, reading, save_checkpoint
+from torchpfc.continual.certificate import COPIES, BatchRecord
 from torchpfc.data.streams import Stream, corrupt
+from torchpfc.locks import held
 from torchpfc.nn import PFCBlock, keep_nonnegative
 from torchpfc.optim import Ledger, RMSpropSLW
 from torchpfc.paper.components import solving
@@ -27,7 +29,16 @@ from torchpfc.paper.stack_run import Found, make_result
 from torchpfc.paper.unlearning_settings import Unlearning
 from torchpfc.training import Batches, BestWeights, evaluate, fit, random_stream
 from torchpfc.unlearning import Certificate, SavedModel, Snapshots, fingerprint, retrain_without
-from torchpfc.unlearning.models import SNAPSHOTS, save_model
+from torchpfc.unlearning.models import (
+    FORGOTTEN,
+    LOCK_FILE,
+    SNAPSHOTS,
+    delete_stale_snapshots,
+    new_snapshots,
+    save_model,
+    snapshots_of,
+)
+from torchpfc.unlearning.snapshots import copy_snapshots
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -52,6 +63,7 @@ class Training:
         dtype = dtype_of(context.precision)
         self.config, self.sets = config, Sets([job], context, dtype)
         (self.data,) = self.sets.data.values()
+        self.record = BatchRecord(self.data.name, len(self.data.train.x), self.data.fingerprint, job.seed)
         self.block = config.model.build(self.data, random_stream(job.seed, "weights")).to(context.fabric.device, dtype)
         self.optimizer = RMSpropSLW(self.block.parameters(), **settings(config.optimizer), **settings(config.window))
         if config.model.nonnegative:
@@ -97,6 +109,16 @@ class Training:
             if self.stopping.stopped:
                 return
 
+    def go_on(self, tick: Callable[[float], None] = lambda share: None) -> None:
+        """Trains to the end, from the last snapshot of an earlier process where there is one.
+
+        Args:
+            tick: Told the share that is done.
+        """
+        if self.snapshots.taken_at:
+            self.snapshots.rewind()
+        self.train(tick)
+
     def train_without(
         self,
         *,
@@ -130,45 +152,88 @@ class Training:
         return {name: value.detach().clone() for name, value in found.items()}
 
 
+class _Stages:
+    """What a replay that was stopped has come to, beside its snapshots.
+
+    Args:
+        context: Of the replay.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._begin = context, time.perf_counter()
+        state = load_checkpoint(context.folder) or {"seconds": 0.0, "kept": False}
+        with reading(context.folder, "what a replay has come to"):
+            self._before, self.kept = float(state["seconds"]), bool(state["kept"])
+
+    @property
+    def seconds(self) -> float:
+        """How long all of it has taken, also before it was stopped."""
+        return self._before + time.perf_counter() - self._begin
+
+    def save(self) -> None:
+        """Keeps the time, and whether the model was kept."""
+        save_checkpoint(self._context.folder, {"seconds": self.seconds, "kept": self.kept})
+
+    def tick(self, stage: int) -> Callable[[float], None]:
+        """What one of the three trainings is to tell how far it is, after each epoch."""
+
+        def tick(share: float) -> None:
+            self.save()
+            self._context.tick((stage + share) / 3)
+
+        return tick
+
+
 def run_replay(job: Job, context: Context) -> Result:
     """Trains, forgets by a replay, trains again without what is forgotten, and compares both bit by bit.
+
+    Where it was stopped, it goes on at the last snapshot of the training that it was in, but a replay begins anew.
 
     Args:
         job: What to train.
         context: Where, and on what. With a folder for models, the one that learned everything is kept there.
     """
-    begin = time.perf_counter()
-    training, never = Training(job, context), Training(job, context)
-    training.train(lambda share: context.tick(share / 3))
+    stages, folder = _Stages(context), context.folder
+    training, never = (Training(job, context, folder=folder / name) for name in ("learned", "never"))
+    training.go_on(stages.tick(0))
     metrics = {"before_accuracy": training.test_accuracy()} if context.test else {}
-    if context.models is not None:
-        keep_model(context.models / f"unlearning-{job.seed}", job, context)
+    if context.models is not None and not stages.kept:
+        keep_model(context.models / f"unlearning-{job.seed}", training, job, context)
+        stages.kept = True
+        stages.save()
     forgotten = job.config.batches_to_forget(training.data, training.stream.rows)
-    report = training.train_without(batches=forgotten, tick=lambda share: context.tick((1 + share) / 3))
+    training.snapshots.branch(folder / "replayed")
+    report = training.train_without(batches=forgotten, tick=stages.tick(1))
     never.snapshots.skip(batches=forgotten)
-    never.train(lambda share: context.tick((2 + share) / 3))
+    never.go_on(stages.tick(2))
     one, other = training.bits(), never.bits()
     same = one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     if context.test:
         metrics["exact_accuracy"] = training.test_accuracy()
-    metrics |= {"bit_equal": float(same), "replayed_share": report.share, "replayed_batches": float(report.replayed or 0)}
+    metrics |= {"bit_equal": float(same), "replayed_share": report.share}
+    metrics["replayed_batches"] = float(report.replayed or 0)
     metrics["epochs"] = float(job.config.schedule.epochs)
     found = Found(metrics, data={training.data.name: training.data.fingerprint})
-    return make_result("unlearning", job, found, context, time.perf_counter() - begin)
+    return make_result("unlearning", job, found, context, stages.seconds)
 
 
-def keep_model(folder: Path, job: Job, context: Context) -> None:
-    """Trains a model and keeps it with its ledger and snapshots, so that `torchpfc forget` can work on it.
+def keep_model(folder: Path, training: Training, job: Job, context: Context) -> None:
+    """Keeps a trained model with its ledger and snapshots, so that `torchpfc forget` can work on it.
 
     Args:
         folder: Where.
-        job: What to train.
+        training: The training, which has kept its snapshots in a folder.
+        job: What was trained.
         context: On what.
     """
-    training = Training(job, context, folder=folder / SNAPSHOTS)
-    training.train()
-    about = {"config": settings(job.config), "seed": job.seed, "precision": context.precision}
-    save_model(folder, training.at_best(), training.ledger, about)
+    assert training.snapshots.folder is not None
+    with held(folder / LOCK_FILE, str(folder)):
+        place = new_snapshots(folder)
+        copy_snapshots(training.snapshots.folder, place)
+        about = {"config": settings(job.config), "seed": job.seed, "precision": context.precision}
+        about["data"] = training.sets.fingerprints
+        save_model(folder, training.at_best(), training.ledger, {**about, SNAPSHOTS: place.name})
+        delete_stale_snapshots(folder)
 
 
 def forget_exactly(
@@ -182,6 +247,9 @@ def forget_exactly(
 ) -> Certificate:
     """Replays the training of a model that was kept, without some of it, and keeps what comes of that instead.
 
+    The model that comes of it takes the place of the other in one stroke, with its snapshots. Until then all is as it
+    was: whatever ends the replay before has changed nothing. What was forgotten in place before is left out as well.
+
     Args:
         folder: Where the model is, with its snapshots.
         saved: What was loaded from there.
@@ -190,14 +258,38 @@ def forget_exactly(
         data_dir: Where the images are.
         fabric: Where to train; the bits are the same on the same hardware alone.
     """
-    about = saved.about
-    if not (folder / SNAPSHOTS).is_dir() or not {"config", "seed", "precision"} <= about.keys():
+    about = dict(saved.about)
+    place = snapshots_of(folder, about)
+    if place is None or not {"config", "seed", "precision"} <= about.keys():
         remedy = "models that torchpfc run unlearning --rows 'EXACT.*' --models DIR keeps have them"
         raise CorruptFileError(f"{folder} must hold snapshots and the settings of a training to be replayed; {remedy}")
     job = Job(change(Unlearning(), **about["config"]), about["seed"])
     context = Context(fabric, folder, data_dir, precision=about["precision"])
-    training = Training(job, context, ledger=saved.ledger, folder=folder / SNAPSHOTS)
-    training.block.load_state_dict(saved.block.state_dict())
-    report = training.train_without(batches=batches, examples=examples)
-    save_model(folder, training.at_best(), training.ledger, about)
+    training = Training(job, context, ledger=saved.ledger, folder=place)
+    if about.get("data", training.sets.fingerprints) != training.sets.fingerprints:
+        wanted = f"the images that the model has learned from, {training.data.name}"
+        raise CorruptFileError(f"the data folder must hold {wanted}, got others; name the right one with --data-dir")
+    # What was forgotten in place since is still in the snapshots: a replay without it would bring it back.
+    earlier = [id for id in about.pop(FORGOTTEN, ()) if id in saved.ledger.batches]
+    if batches is not None:
+        batches = {*batches, *earlier}
+    elif examples is not None:
+        examples = {*examples, *(row for id in earlier for row in saved.ledger.rows_of(id))}
+    skipped, passed = training.snapshots.passed_over
+    config = {name: about[name] for name in ("config", "seed", "precision")}
+    config |= {"skipped": skipped, "examples": passed, "in_place": earlier}
+    changed = new_snapshots(folder)
+    try:
+        training.snapshots.branch(changed)
+        report = training.train_without(batches=batches, examples=examples)
+        report = replace(
+            report,
+            settings=config,
+            learned=(training.record,),
+            sha256_before=fingerprint(saved.block),
+            not_guaranteed=(COPIES,),
+        )
+        save_model(folder, training.at_best(), training.ledger, {**about, SNAPSHOTS: changed.name})
+    finally:
+        delete_stale_snapshots(folder)
     return report

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from operator import index
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,7 +25,7 @@ from torchpfc.interpret.recognition import Usual
 from torchpfc.machine import describe_bits
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.saving import block_from, block_settings
-from torchpfc.optim.ledger import Ledger
+from torchpfc.optim.ledger import Ledger, whole_numbers
 from torchpfc.sklearn.learning import codes, couple
 from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, InputScale, Rows, dense, feature_scale
 from torchpfc.sklearn.saving import SAVED, labels_from_json, load_estimator, plain_params, save_estimator
@@ -231,7 +230,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """
         if not hasattr(self, "_taught"):
             check_is_fitted(self)
-            return self._forget_learned([index(id) for id in _as_names(batches, ())], how)
+            return self._forget_learned(whole_numbers(_as_names(batches, ()), "batches"), how)
         before, dtype = fingerprint_of(self), self.block_.weight_x.dtype if hasattr(self, "block_") else torch.float32
         count, settings = len(self._taught.batches), self._announced()
         done = self._taught.forget(_as_names(batches, self._taught.batches), how=how)
@@ -254,8 +253,8 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if not complete:
             return certificate.unrepeatable("some batches were learned without a record of their content")
         try:
-            # Batches have the seed that was drawn for them, so it makes no difference where from.
-            params = plain_params(self.get_params(deep=False) | {"random_state": None})
+            # Batches have the seed that was drawn for them, and the certificate says on what they were learned.
+            params = plain_params(self.get_params(deep=False) | {"random_state": None, "device": None})
             certificate = replace(certificate, settings={"params": params, "classes": announced})
             certificate.to_dict()
         except TypeError as error:

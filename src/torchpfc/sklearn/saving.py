@@ -10,6 +10,7 @@ import torch
 
 from torchpfc._version import __version__
 from torchpfc.checkpoint import (
+    MOST_OF_A_MODEL,
     STATE_FILE,
     CorruptFileError,
     load_checkpoint,
@@ -26,6 +27,7 @@ SAVED = "an estimator that save_pretrained wrote"
 """The folder's content, as errors name it."""
 
 _FORMAT = 2
+_LONGEST_NAME = 100
 _EARLIER_CONFIG = "config.json"
 """What names the tensors in a folder of version 0.1.0."""
 
@@ -40,7 +42,7 @@ def save_estimator(folder: Path, name: str, params: dict[str, Any], learned: dic
         learned: What it has learned, as tensors and plain values.
     """
     about = {"format": _FORMAT, "torchpfc": __version__, "estimator": name, "params": plain_params(params)}
-    save_checkpoint(folder, about | learned)
+    save_checkpoint(folder, about | learned, most=MOST_OF_A_MODEL)
     (folder / _EARLIER_CONFIG).unlink(missing_ok=True)
 
 
@@ -51,7 +53,9 @@ def load_estimator(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, A
         folder: Where.
         name: The class that it must have.
     """
-    state = load_checkpoint(folder)
+    from torchpfc.checkpoint.schema import EstimatorState, conform
+
+    state = load_checkpoint(folder, most=MOST_OF_A_MODEL)
     if state is None:
         if not (folder / _EARLIER_CONFIG).exists():
             raise FileNotFoundError(
@@ -59,12 +63,43 @@ def load_estimator(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, A
             )
         state = _from_0_1(folder / _EARLIER_CONFIG)
     with reading(folder, SAVED):
-        found, params, version = state["estimator"], state["params"], state["format"]
-    if version != _FORMAT:
-        raise CorruptFileError(f"{folder} must have format {_FORMAT}, got {version!r}; save it again")
-    if found != name:
-        raise ValueError(f"folder must hold a {name}, got a {found} in {folder}")
-    return params, state
+        conform(state, EstimatorState)
+    if state["format"] != _FORMAT:
+        raise CorruptFileError(f"{folder} must have format {_FORMAT}, got {state['format']}; save it again")
+    if state["estimator"] != name:
+        raise ValueError(f"folder must hold a {name}, got a {state['estimator']} in {folder}")
+    with reading(folder, SAVED):
+        _check(state)
+    return state["params"], state
+
+
+def _check(state: dict[str, Any]) -> None:
+    """Checks what an estimator has learned by kind, and that sizes fit each other."""
+    from torchpfc.checkpoint.schema import Device, FittedState, StagedState, TaughtState, conform, conform_ledger
+
+    conform(state["params"].get("device"), Device | None)
+
+    features, names = state["n_features_in"], state["feature_names_in"]
+    if names is not None and len(names) != features:
+        raise ValueError(f"{len(names)} names for {features} features")
+    if "taught" in state and "weights" not in state:
+        conform(state, TaughtState)
+        if any(x.shape != (len(weight), features) for _, x, _, weight in state["taught"]["held"]):
+            raise ValueError(f"rows held out that do not have {features} features")
+        return
+    conform(state, StagedState if "taught" in state else FittedState)
+    conform_ledger(state["ledger"])
+    weights, scale, held = state["weights"], state["scale"], state["held_out"]
+    inside = features + scale["constant"]
+    if len(weights["weight_x"]) != inside or held["x"].shape != (len(held["weight"]), inside):
+        raise ValueError(f"parts or rows held out that do not have {inside} features")
+    for name in ("center", "spread"):
+        if scale.get(name) is not None and scale[name].shape != (features,):
+            raise ValueError(f"{name} that is not one of {features} features")
+    if not (held["target"].isfinite().all() and held["weight"].isfinite().all()) or held["x"].isinf().any():
+        raise ValueError("rows held out that are not finite")
+    if "taught" in state and sum(count for _, count in state["taught"]["runs"]) != weights["weight_x"].shape[1]:
+        raise ValueError("batches that do not have the columns of the block")
 
 
 def saved_class(folder: Path) -> str | None:
@@ -76,15 +111,15 @@ def saved_class(folder: Path) -> str | None:
     if (folder / STATE_FILE).is_file():
         with reading(folder, SAVED):
             name = read_json(folder / STATE_FILE)["state"].get("estimator")
-        return None if name is None else str(name)
+        return None if name is None else str(name)[:_LONGEST_NAME]
     earlier = folder / _EARLIER_CONFIG
-    return str(read_json(earlier).get("estimator")) if earlier.is_file() else None
+    return str(read_json(earlier).get("estimator"))[:_LONGEST_NAME] if earlier.is_file() else None
 
 
 def _from_0_1(path: Path) -> dict[str, Any]:
     """What version 0.1.0 saved, in the form of today."""
     config = read_json(path)
-    tensors = load_tensors(path, config)
+    tensors = load_tensors(path, config, most=MOST_OF_A_MODEL)
     with reading(path.parent, SAVED):
         params = config["params"]
         block = {
@@ -128,4 +163,10 @@ def labels_to_json(labels: Any) -> dict[str, Any]:
 
 def labels_from_json(state: dict[str, Any]) -> Any:
     """What `labels_to_json` took apart."""
-    return np.array(state["values"], dtype=np.dtype(state["dtype"]))
+    from torchpfc.checkpoint.schema import MOST_LABEL_BYTES, LabelState, conform
+
+    conform(state, LabelState)
+    dtype = np.dtype(state["dtype"])
+    if dtype.itemsize * len(state["values"]) > MOST_LABEL_BYTES:
+        raise ValueError(f"labels must have at most {MOST_LABEL_BYTES} bytes, got {dtype} for {len(state['values'])}")
+    return np.array(state["values"], dtype=dtype)

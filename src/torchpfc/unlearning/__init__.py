@@ -7,6 +7,7 @@ from torchpfc.unlearning.keeping import keep_forgotten
 from torchpfc.unlearning.models import SavedModel, load_ledger, load_model, save_ledger, save_model
 from torchpfc.unlearning.replay import retrain_without
 from torchpfc.unlearning.snapshots import Snapshots
+from torchpfc.unlearning.verify import Verdict, save_batch, verify
 
 __all__ = [
     "Audit",
@@ -15,6 +16,7 @@ __all__ = [
     "Relearning",
     "SavedModel",
     "Snapshots",
+    "Verdict",
     "audit",
     "fingerprint",
     "forget",
@@ -23,7 +25,9 @@ __all__ = [
     "load_model",
     "membership_attack",
     "retrain_without",
+    "save_batch",
     "save_ledger",
     "save_model",
     "steps_to_relearn",
+    "verify",
 ]

@@ -13,7 +13,7 @@ from torchpfc.continual.certificate import Certificate, How, fingerprint
 from torchpfc.machine import describe_bits
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.recording import named_blocks
-from torchpfc.optim.ledger import Ledger, merged
+from torchpfc.optim.ledger import Ledger, merged, whole_numbers
 from torchpfc.training import WarmCodes
 from torchpfc.unlearning.keeping import keep_forgotten, state_of_columns
 from torchpfc.unlearning.report import guaranteed, not_guaranteed
@@ -68,7 +68,9 @@ def forget(
     if how not in ("zero", "reinitialize", "remove"):
         raise ValueError(f"how must be 'zero', 'reinitialize' or 'remove', got {how!r}")
     if examples is not None:
-        examples = [int(row) for row in examples]
+        examples = whole_numbers(examples, "examples")
+    if batches is not None:
+        batches = whole_numbers(batches, "batches")
     asked, known = affected_batches(ledger, batches, examples)
     blocks = named_blocks(model)
     widest = max(block.num_basis for block in blocks.values())

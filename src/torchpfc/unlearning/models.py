@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from torchpfc.checkpoint import (
+    MOST_OF_A_MODEL,
     STATE_FILE,
     CorruptFileError,
     load_checkpoint,
@@ -16,12 +22,20 @@ from torchpfc.checkpoint import (
     save_checkpoint,
     write_atomically,
 )
+from torchpfc.continual.certificate import fingerprint
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.saving import block_from, block_settings
 from torchpfc.optim.ledger import Ledger
 
 SNAPSHOTS = "snapshots"
-"""The folder of the states that its training went through, where they were kept."""
+"""What the folder of the states that its training went through is called, where a number may follow; and, among what is
+saved with a model, the name of the one that belongs to it."""
+
+FORGOTTEN = "forgotten"
+"""Among what is saved with a model, the batches that it has forgotten in place, and its snapshots have not."""
+
+LOCK_FILE = ".lock"
+"""Held by who changes a model."""
 
 _EARLIER_LEDGER = "ledger.json"
 """Where version 0.1.0 kept the ledger, beside the rest."""
@@ -39,6 +53,8 @@ class SavedModel(NamedTuple):
 def save_model(folder: Path, block: PFCBlock, ledger: Ledger, about: Mapping[str, Any] | None = None) -> None:
     """Saves a block with its ledger, which replace what the folder held in one stroke.
 
+    The ledger is saved with the fingerprint of the weights that it speaks of, and loads with no others.
+
     Args:
         folder: Where; made if need be.
         block: With a solver and an adjoint of `torchpfc.solvers`.
@@ -52,8 +68,9 @@ def save_model(folder: Path, block: PFCBlock, ledger: Ledger, about: Mapping[str
         ...     load_model(Path(folder)).about
         {'seed': 0}
     """
-    learned = {"weights": dict(block.state_dict()), "ledger": ledger.state_dict()}
-    save_checkpoint(folder, {"block": block_settings(block), **learned, "about": dict(about or {})})
+    learned = {"weights": dict(block.state_dict()), "ledger": _of_weights(ledger, block)}
+    state = {"block": block_settings(block), **learned, "about": dict(about or {})}
+    save_checkpoint(folder, state, most=MOST_OF_A_MODEL)
     (folder / _EARLIER_LEDGER).unlink(missing_ok=True)
 
 
@@ -63,37 +80,103 @@ def load_model(folder: Path) -> SavedModel:
     Args:
         folder: Where.
     """
-    state = load_checkpoint(folder)
+    state = load_checkpoint(folder, most=MOST_OF_A_MODEL)
     if state is None:
         raise CorruptFileError(f"{folder} must be a folder with a model and its ledger, got no {STATE_FILE} in it")
+    from torchpfc.checkpoint.schema import ModelState, conform
+
     with reading(folder, "a model that save_model saved"):
+        conform(state, ModelState)
         if "ledger" in state:
-            ledger = Ledger()
-            ledger.load_state_dict(state["ledger"])
-            settings = state["block"]
+            settings, entries = state["block"], state["ledger"]
         else:  # of version 0.1.0
-            ledger = load_ledger(folder / _EARLIER_LEDGER)
             now = {"init_range": tuple(state["block"]["init_range"]), "solver": state["solver"]}
-            settings = {**state["block"], **now}
-        return SavedModel(block_from(settings, state["weights"]), ledger, dict(state["about"]))
+            settings, entries = {**state["block"], **now}, read_json(folder / _EARLIER_LEDGER)
+        block = block_from(settings, state["weights"])
+        return SavedModel(block, _ledger_from(entries, block), dict(state["about"]))
 
 
-def save_ledger(path: Path, ledger: Ledger) -> None:
+def snapshots_of(folder: Path, about: Mapping[str, Any]) -> Path | None:
+    """The folder of the snapshots that belong to a model, where there are any.
+
+    Args:
+        folder: That of the model.
+        about: What was saved with it.
+    """
+    place = folder / Path(str(about.get(SNAPSHOTS, SNAPSHOTS))).name  # of a path from a stranger the name alone
+    return place if place.is_dir() and not place.is_symlink() else None
+
+
+def new_snapshots(folder: Path) -> Path:
+    """Where snapshots go that will belong to a model once it is saved with the name of this folder.
+
+    Args:
+        folder: That of the model.
+    """
+    names = chain([SNAPSHOTS], (f"{SNAPSHOTS}-{k}" for k in count(1)))
+    return next(folder / name for name in names if not (folder / name).exists())
+
+
+def new_certificate(folder: Path) -> Path:
+    """Where the next certificate of forgetting goes, beside the model.
+
+    Args:
+        folder: That of the model.
+    """
+    return next(path for k in count(1) if not (path := folder / f"certificate-{k}.json").exists())
+
+
+def delete_stale_snapshots(folder: Path) -> None:
+    """Deletes the snapshots that do not belong to the model of a folder: what came before, or never was finished.
+
+    Args:
+        folder: That of the model, which nobody else changes meanwhile.
+    """
+    own = snapshots_of(folder, load_model(folder).about)
+    for path in folder.glob(f"{SNAPSHOTS}*"):
+        if own is not None and path != own and re.fullmatch(rf"{SNAPSHOTS}(-\d+)?", path.name):
+            path.unlink() if path.is_symlink() else shutil.rmtree(path)
+
+
+def save_ledger(path: Path, ledger: Ledger, model: nn.Module | None = None) -> None:
     """Saves a ledger as JSON, in one stroke.
 
     Args:
         path: The file.
         ledger: What to save.
+        model: Whose training it records, as it is now; the ledger then loads with these weights alone.
     """
-    write_atomically(path, json.dumps(ledger.state_dict()) + "\n")
+    write_atomically(path, json.dumps(_of_weights(ledger, model)) + "\n")
 
 
-def load_ledger(path: Path) -> Ledger:
+def load_ledger(path: Path, model: nn.Module | None = None) -> Ledger:
     """Loads what `save_ledger` saved.
 
     Args:
         path: The file.
+        model: Whose training it records. A ledger that was saved with other weights is refused: it would name the wrong
+            columns.
     """
+    entries = read_json(path)
+    try:
+        return _ledger_from(entries, model)
+    except ValueError as error:
+        raise CorruptFileError(f"{path} must hold a ledger that save_ledger saved ({error}); delete it") from None
+
+
+def _of_weights(ledger: Ledger, model: nn.Module | None) -> dict[str, Any]:
+    """What a ledger knows, and of which weights."""
+    entries = ledger.state_dict()
+    return entries if model is None else {**entries, "weights": fingerprint(model)}
+
+
+def _ledger_from(entries: dict[str, Any], model: nn.Module | None) -> Ledger:
+    """The ledger that `_of_weights` took apart; version 0.1.0 did not say of which weights it was."""
+    from torchpfc.checkpoint.schema import conform_ledger
+
+    conform_ledger(entries)
+    if model is not None and "weights" in entries and entries["weights"] != fingerprint(model):
+        raise ValueError("the ledger must be of these weights, got that of others")
     ledger = Ledger()
-    ledger.load_state_dict(read_json(path))
+    ledger.load_state_dict(entries)
     return ledger

@@ -9,6 +9,7 @@ from torch import Tensor
 from torchpfc.continual.certificate import COPIES, Certificate, fingerprint
 from torchpfc.machine import describe_bits
 from torchpfc.nn.recording import named_blocks
+from torchpfc.optim.ledger import whole_numbers
 from torchpfc.unlearning.forget import affected_batches
 from torchpfc.unlearning.snapshots import Snapshots
 
@@ -54,7 +55,7 @@ def retrain_without(
         >>> ledger.batches
         [0, 1, 2, 3, 4, 5, 6, 9]
     """
-    rows = None if examples is None else {int(row) for row in examples}
+    rows = None if examples is None else set(whole_numbers(examples, "examples"))
     asked, known = affected_batches(snapshots.ledger, batches, rows)
     before = fingerprint(snapshots.model)
     first = snapshots.ledger.first_step(known)

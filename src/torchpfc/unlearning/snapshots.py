@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,11 +15,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchpfc.checkpoint import load_checkpoint, read_json, save_checkpoint, write_atomically
+from torchpfc.checkpoint import (
+    STATE_FILE,
+    CorruptFileError,
+    load_checkpoint,
+    read_json,
+    reading,
+    save_checkpoint,
+    write_atomically,
+)
 from torchpfc.data.streams import Stream, StreamBatch
 from torchpfc.nn.block import replace_data
 from torchpfc.nn.recording import named_blocks
-from torchpfc.optim.ledger import Ledger
+from torchpfc.optim.ledger import Ledger, whole_numbers
 from torchpfc.optim.windowed import WindowedOptimizer
 from torchpfc.training import WarmCodes
 
@@ -98,9 +108,7 @@ class Snapshots:
         self._resume: _Moment | None = None
         ledger.watch(optimizer)
         if folder is not None and (folder / INDEX_FILE).exists():
-            index = read_json(folder / INDEX_FILE)
-            self._skipped, self._examples = set(index["skipped"]), set(index["examples"])
-            self._moments = [_Moment(*moment) for moment in index["moments"]]
+            self._load_index(folder)
         self._found = bool(self._moments)  # snapshots of an earlier process that nobody has gone back to yet
 
     @property
@@ -112,6 +120,11 @@ class Snapshots:
     def taken_at(self) -> list[int]:
         """The steps before which a snapshot was taken."""
         return [moment.step for moment in self._moments]
+
+    @property
+    def passed_over(self) -> tuple[list[int], list[int]]:
+        """The batches and the examples that `skip` and replays have named so far."""
+        return sorted(self._skipped), sorted(self._examples)
 
     def follow(self, stream: Stream) -> Followed:
         """The batches of a stream, for `torchpfc.training.fit`, with a snapshot now and then and without what to skip.
@@ -153,24 +166,38 @@ class Snapshots:
         until = [moment for moment in self._moments if learned is None or moment.learned <= learned]
         if not until:
             raise RuntimeError("there must be a snapshot before what is to be forgotten, got none")
-        self._pass_over(batches, examples)
+        batches, examples = whole_numbers(batches, "batches"), whole_numbers(examples, "examples")
+        skipped = self._skipped.union(batches)
         # An epoch needs a batch to learn from: where all the rest of it is to be skipped, start a little earlier.
-        moment = next((m for m in reversed(until) if not self._skipped.issuperset(m.rest)), until[0])
-        self._restore(moment)
+        moment = next((m for m in reversed(until) if not skipped.issuperset(m.rest)), None)
+        if moment is None:
+            raise ValueError("batches must leave some to learn from, got all of them; begin a new training instead")
+        state = self._load(moment)
+        self._pass_over(batches, examples)
+        with self._reading(moment):
+            self._restore(state)
         self._resume, self.steps, self._found = moment, moment.step, False
-        later = [other for other in self._moments if other.step > moment.step]
         self._moments = [other for other in self._moments if other.step <= moment.step]
         self._save_index()  # first, so that a process which ends here leaves nothing that names a deleted file
-        for other in later:
-            if self.folder is None:
-                del self._states[other.step]
-            else:
-                shutil.rmtree(self._folder_of(other))
+        self._delete_unnamed()
         return moment.step
 
+    def branch(self, folder: Path) -> None:
+        """Goes on in a copy of the folder of the snapshots, which stays as it is. The copy shares its files.
+
+        Args:
+            folder: The new one; what was there is deleted.
+        """
+        if self.folder is None:
+            raise RuntimeError("snapshots must be in a folder to be copied, got those in memory")
+        shutil.rmtree(folder, ignore_errors=True)
+        copy_snapshots(self.folder, folder)
+        self.folder = folder
+
     def _pass_over(self, batches: Iterable[int], examples: Iterable[int] | Tensor) -> None:
-        self._skipped.update(int(id) for id in batches)
-        self._examples.update(int(row) for row in examples)
+        skipped, passed = whole_numbers(batches, "batches"), whole_numbers(examples, "examples")
+        self._skipped.update(skipped)
+        self._examples.update(passed)
 
     def _rows_left(self, id: int, rows: Tensor) -> Tensor:
         """What is left of a batch, on the CPU; possibly nothing."""
@@ -195,10 +222,17 @@ class Snapshots:
         self._moments.append(moment)
         self._save_index()
 
-    def _restore(self, moment: _Moment) -> None:
-        # Copied, because what is put back will change in place.
+    def _load(self, moment: _Moment) -> Any:
+        if self.folder is None:
+            return deepcopy(self._states[moment.step])  # because what is put back will change in place
+        with self._reading(moment):
+            return _load(self._folder_of(moment))
+
+    def _reading(self, moment: _Moment) -> AbstractContextManager[None]:
         in_memory = self.folder is None
-        state = deepcopy(self._states[moment.step]) if in_memory else load_checkpoint(self._folder_of(moment))
+        return nullcontext() if in_memory else reading(self._folder_of(moment), "a snapshot of this training")
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
         _restore_model(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.codes is not None:
@@ -208,9 +242,28 @@ class Snapshots:
         for name, item in self.also.items():
             _put_back(item, state["also"][name])
 
+    def _delete_unnamed(self) -> None:
+        """Deletes the snapshots that the index does not name, also those that an earlier process has left."""
+        if self.folder is None:
+            self._states = {step: self._states[step] for step in self.taken_at}
+            return
+        named = {self._folder_of(moment) for moment in self._moments}
+        for path in self.folder.iterdir():
+            if path.is_dir() and path.name.isdigit() and path not in named:
+                shutil.rmtree(path)
+
     def _folder_of(self, moment: _Moment) -> Path:
         assert self.folder is not None
         return self.folder / f"{moment.step:08d}"
+
+    def _load_index(self, folder: Path) -> None:
+        from torchpfc.checkpoint.schema import IndexState, conform
+
+        index = read_json(folder / INDEX_FILE)
+        with reading(folder, "snapshots of a training"):
+            conform(index, IndexState)
+        self._skipped, self._examples = set(index["skipped"]), set(index["examples"])
+        self._moments = [_Moment(*moment) for moment in index["moments"]]
 
     def _save_index(self) -> None:
         if self.folder is not None:
@@ -268,6 +321,19 @@ class Followed:
         return range(resume.next_id, ids.stop)
 
 
+def _load(folder: Path) -> Any:
+    """A snapshot from its own folder: a link could lead to what somebody else has written."""
+    from torchpfc.checkpoint.schema import conform_ledger
+
+    if folder.is_symlink() or folder.parent.is_symlink():
+        raise CorruptFileError(f"{folder} must be a folder, got a link; put the folder itself there")
+    state = load_checkpoint(folder)
+    if state is None:
+        raise ValueError(f"no {STATE_FILE} in it")
+    conform_ledger(state["ledger"])
+    return state
+
+
 def _restore_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Loads weights, also where a model has gained or lost columns since they were saved."""
     for name, block in named_blocks(model).items():
@@ -278,6 +344,24 @@ def _restore_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
                 replace_data(weight, weight.new_empty(saved.shape))
         block.power_vector = block.power_vector.new_empty(state[f"{prefix}power_vector"].shape)
     model.load_state_dict(state)
+
+
+def copy_snapshots(folder: Path, copy: Path) -> None:
+    """Copies snapshots; both folders share their files where the disk can do that, and change without each other.
+
+    Args:
+        folder: That of the snapshots.
+        copy: The new one.
+    """
+    shutil.copytree(folder, copy, symlinks=True, copy_function=_share)  # links stay links: they are not ours to follow
+
+
+def _share(source: str, target: str) -> None:
+    """A second name of a file, which is never changed in place, or a copy where the disk knows no such thing."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _state_of(item: Any) -> Any:

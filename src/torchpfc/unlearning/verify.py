@@ -74,9 +74,7 @@ def save_batch(
     np.savez(path, **kept)  # type: ignore[arg-type]
 
 
-def verify(
-    certificate: Certificate, data: str | Path, *, make: Callable[[], ContinualPFC] | None = None
-) -> Verdict:
+def verify(certificate: Certificate, data: str | Path, *, make: Callable[[], ContinualPFC] | None = None) -> Verdict:
     """Checks the certificate of a continual learner: all is learned again, with what was forgotten and without.
 
     Args:
@@ -136,7 +134,7 @@ def verify_batches(
     as_certified = deepcopy(everything)
     repeated = as_certified.forget(list(certificate.batches), how=certificate.how)
     everything.forget(list(certificate.batches), how="remove")
-    what = f"learning all {len(batches)} batches and forgetting {len(gone)}, and learning the other {len(batches) - len(gone)}"
+    what = f"learning {len(batches)} batches and forgetting {len(gone)}, and learning {len(batches) - len(gone)} alone,"
     both = compare_bits(bits(everything), bits(never), what)
     hashes = compare_hashes(certificate, repeated.sha256_before, repeated.sha256_after, device)
     return Verdict(both.confirmed + hashes.confirmed, both.refused + hashes.refused, hashes.unchecked)
@@ -163,31 +161,33 @@ def compare_bits(one: Mapping[str, Any], other: Mapping[str, Any], what: str) ->
     first, second = dict(leaves(one)), dict(leaves(other))
     different = [name for name in first.keys() | second.keys() if not _same(first.get(name), second.get(name))]
     if different:
-        return Verdict(refused=(f"{what} gives other bits in {min(different)} ({len(different)} of {len(first)})",))
-    return Verdict(confirmed=(f"{what} gives the same, bit for bit, in all {len(first)} values",))
+        return Verdict(refused=(f"{what} give other bits in {min(different)} ({len(different)} of {len(first)})",))
+    return Verdict(confirmed=(f"{what} give the same, bit for bit, in all {len(first)} values",))
 
 
-def compare_hashes(certificate: Certificate, before: str, after: str, device: torch.device) -> Verdict:
+def compare_hashes(certificate: Certificate, before: str | None, after: str, device: torch.device) -> Verdict:
     """Compares the hashes of a certificate with those of a training that was repeated here, where they can agree.
 
     Args:
         certificate: What to check.
-        before: The hash of the model that had learned everything.
+        before: The hash of the model that had learned everything; None where it cannot be repeated.
         after: Of the model that has forgotten.
         device: Where it learned.
     """
-    here = describe_bits(device, getattr(torch, str(certificate.machine.get("dtype")), torch.float32))
-    other = [f"{name} {there!r}, here {here.get(name)!r}" for name, there in certificate.machine.items() if here.get(name) != there]
-    if other:
-        return Verdict(unchecked=(f"the hashes of the model, which another machine made ({'; '.join(other)})",))
-    names = ("before", certificate.sha256_before, before), ("after", certificate.sha256_after, after)
-    confirmed = tuple(f"the model {name} has the hash of the certificate" for name, there, own in names if there == own)
-    refused = tuple(
-        f"the model {name} has the hash {own[:16]}…, and that of the certificate is {there[:16]}…"
-        for name, there, own in names
-        if there != own
-    )
-    return Verdict(confirmed, refused)
+    there = certificate.machine
+    here = describe_bits(device, getattr(torch, str(there.get("dtype")), torch.float32))
+    if other := [f"{name} {there.get(name)!r}, not {here[name]!r}" for name in here if here[name] != there.get(name)]:
+        return Verdict(unchecked=(f"the hashes of the model, which were made with {'; '.join(other)} as here",))
+    pairs = {"before": (certificate.sha256_before, before), "after": (certificate.sha256_after, after)}
+    confirmed, refused, unchecked = [], [], []
+    for when, (written, found) in pairs.items():
+        if found is None or not written:
+            unchecked.append(f"the hash of the model {when}, which cannot be repeated")
+        elif written == found:
+            confirmed.append(f"the model {when} has the hash that the certificate gives")
+        else:
+            refused.append(f"the model {when} has the hash {found[:16]}…, and the certificate gives {written[:16]}…")
+    return Verdict(tuple(confirmed), tuple(refused), tuple(unchecked))
 
 
 def read_batches(folder: Path, records: Iterable[BatchRecord]) -> tuple[list[Batch], tuple[str, ...]]:

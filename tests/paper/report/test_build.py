@@ -121,3 +121,10 @@ def test_remarks_on_data_reach_the_report(tmp_path):
     make_report(tmp_path / "results", tmp_path, experiments=MADE, known_data={"abc": "Not the usual pixels."})
     assert "MNIST: Not the usual pixels." in (tmp_path / "paper.md").read_text("utf-8")
     assert "MNIST: Not the usual pixels." in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_a_result_under_the_name_of_another_is_named(results, tmp_path):
+    path = next(results.glob("*/*.json"))
+    path.rename(path.with_name("0123456789abcdef.json"))
+    with pytest.raises(CorruptFileError, match=r"0123456789abcdef\.json must hold the result that it is named after"):
+        make_report(results, tmp_path / "out")

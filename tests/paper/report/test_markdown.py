@@ -264,3 +264,16 @@ def test_a_row_that_differs_in_nothing_goes_by_its_id():
 
 def test_without_other_metrics_there_is_nothing_to_show():
     assert further(result()) == further() == ([], [])
+
+
+def test_what_a_result_file_says_is_text_whatever_it_looks_like():
+    evil = "<script>alert(1)</script> <!-- end --> [a](javascript:b) `c` *d* | e\n\n# f"
+    hardware = {"gpu": evil, "precision": evil}
+    run = result(Made(evil), metrics={"test_accuracy": 96.0, evil: 1.0}, versions={"torch": evil}, hardware=hardware)
+    stranger = result(name=evil, metrics={evil: 1.0}, hardware=hardware)
+    shown = result(ROWS[0].config, metrics={"test_accuracy": 96.0, evil: 1.0}, hardware=hardware, data={evil: "known"})
+    text = document(run, stranger, shown, known_data={"known": "A remark."})
+    clean = document(shown).count("<!-- end -->")
+    assert "&#60;script&#62;" in text and "<script" not in text and text.count("<!-- end -->") == clean
+    assert "](javascript" not in text and "`c`" not in text and "*d*" not in text and "\n# f" not in text
+    assert all(len(row) == 3 for row in rows(part(text, "other runs")))

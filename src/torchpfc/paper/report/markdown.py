@@ -11,7 +11,7 @@ from torchpfc.paper.report.compare import Comparison, Line, Sample, Sheet, Verdi
 from torchpfc.paper.report.kinds import Figure
 from torchpfc.paper.report.layout import Wording
 from torchpfc.paper.report.sentences import AGREE_WHEN, MET_WHEN, describe_sources, list_machines, tally
-from torchpfc.paper.report.words import describe, deviation, name_metric, name_preset, number, signed, varying
+from torchpfc.paper.report.words import describe, deviation, literal, name_metric, name_preset, number, signed, varying
 from torchpfc.paper.results import Result
 
 FIGURES = "figures/paper"
@@ -184,7 +184,7 @@ def tabulate_further(sheet: Sheet, link: Link) -> str:
     if not metrics:
         return ""
     several = len(samples) > FEW_ROWS
-    columns = [["row" if several else "", *map(name_metric, metrics), "runs"]]
+    columns = [["row" if several else "", *(literal(name_metric(metric)) for metric in metrics), "runs"]]
     for (ids, words), results in samples.items():
         means = [_mean(results, metric) for metric in metrics]
         columns.append([ids if several else words, *means, f"<small>{_seeds(results, link)}</small>"])
@@ -280,8 +280,11 @@ def _others(comparison: Comparison, link: Link) -> str:
             shown = dict.fromkeys(table.metric for table in experiment.tables)
         had = sorted(set.intersection(*(set(result.metrics) for result in group.results)))
         metrics = [name for name in shown if name in had] or had
-        found = [f"{name_metric(metric)} {_spread(Sample('', group.results, metric), 1, link)}" for metric in metrics]
-        rows.append([group.experiment, settings, "; ".join(found)])
+        found = [
+            f"{literal(name_metric(metric))} {_spread(Sample('', group.results, metric), 1, link)}"
+            for metric in metrics
+        ]
+        rows.append([literal(group.experiment), literal(settings), "; ".join(found)])
     return _grid(["experiment", "settings that differ from the defaults", "found"], rows, words=3)
 
 

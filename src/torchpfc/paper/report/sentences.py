@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from torchpfc.paper.report.compare import SMALLEST_DIFFERENCE, Comparison, Line, Sheet, Verdict, is_share
-from torchpfc.paper.report.words import NAMES, minutes, name_metric, plural
+from torchpfc.paper.report.words import NAMES, literal, minutes, name_metric, plural
 from torchpfc.paper.results import Result
 
 UNKNOWN = "unknown"
@@ -91,7 +91,7 @@ def remarks(results: Iterable[Result], known: Mapping[str, str]) -> list[str]:
     """
     data = {(name, pixels) for result in results for name, pixels in result.data.items()}
     found = {(name, remark) for name, pixels in data if (remark := known.get(pixels))}
-    return [f"{NAMES.get(name, name)}: {remark}" for name, remark in sorted(found)]
+    return [f"{NAMES.get(name, literal(name))}: {remark}" for name, remark in sorted(found)]
 
 
 def time_spent(results: Iterable[Result]) -> str:
@@ -106,7 +106,7 @@ def list_machines(results: Iterable[Result]) -> list[list[str]]:
     """What some results were computed on and with, GPUs before CPUs: name, torch, precision, runs and minutes."""
     groups: dict[tuple[str, ...], list[Result]] = {}
     for result in results:
-        precision = str(result.hardware.get("precision", ""))
+        precision = literal(str(result.hardware.get("precision", "")))
         groups.setdefault((*_device(result), _torch_version(result), precision), []).append(result)
     return [
         [*words, f"{len(groups[kind, *words]):,}", minutes(sum(result.seconds for result in groups[kind, *words]))]
@@ -117,8 +117,8 @@ def list_machines(results: Iterable[Result]) -> list[list[str]]:
 def _device(result: Result) -> tuple[str, str]:
     """GPU or CPU, and the name of it."""
     gpu = result.hardware.get("gpu")
-    return ("GPU", str(gpu)) if gpu else ("CPU", str(result.hardware.get("cpu", UNKNOWN)))
+    return ("GPU", literal(str(gpu))) if gpu else ("CPU", literal(str(result.hardware.get("cpu", UNKNOWN))))
 
 
 def _torch_version(result: Result) -> str:
-    return result.versions.get("torch", UNKNOWN)
+    return literal(str(result.versions.get("torch", UNKNOWN)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -65,6 +66,20 @@ ANSWERS = {
 
 ACRONYMS = {"ood", "auroc", "fpr95", "mb", "mse", "sdr", "sir", "sar"}
 """Words of a metric that are no words."""
+
+
+# What Markdown and HTML give a meaning to. An underscore inside a word has none.
+_MARKS = re.compile(r"[\\`*~|&<>\[\]]|(?<![^\W_])_|_(?![^\W_])")
+
+
+def literal(text: str) -> str:
+    """A text of a result file as it is, whatever Markdown or HTML would make of it.
+
+    Example:
+        >>> literal("*a_b* <!-- end -->")
+        '&#42;a_b&#42; &#60;!-- end --&#62;'
+    """
+    return _MARKS.sub(lambda found: f"&#{ord(found[0])};", " ".join(text.split()))
 
 
 def varying(configs: Sequence[Mapping[str, Any]]) -> list[str]:

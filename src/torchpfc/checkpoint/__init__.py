@@ -1,0 +1,25 @@
+"""Files that are either whole or not there, and the one way to read them, whoever sent them."""
+
+from torchpfc.checkpoint.files import (
+    CorruptFileError,
+    check_writable,
+    read_json,
+    read_regular,
+    reading,
+    write_atomically,
+)
+from torchpfc.checkpoint.states import MOST_OF_A_MODEL, STATE_FILE, load_checkpoint, load_tensors, save_checkpoint
+
+__all__ = [
+    "MOST_OF_A_MODEL",
+    "STATE_FILE",
+    "CorruptFileError",
+    "check_writable",
+    "load_checkpoint",
+    "load_tensors",
+    "read_json",
+    "read_regular",
+    "reading",
+    "save_checkpoint",
+    "write_atomically",
+]
