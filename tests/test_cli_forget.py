@@ -11,7 +11,7 @@ from torchpfc.checkpoint import states
 from torchpfc.cli import main
 from torchpfc.locks import held
 from torchpfc.optim.ledger import Ledger
-from torchpfc.unlearning import fingerprint, load_model, save_model
+from torchpfc.unlearning import Certificate, fingerprint, load_model, save_model
 
 
 @pytest.fixture
@@ -43,6 +43,16 @@ def test_batches_are_forgotten_in_place_and_reported(
 def test_examples_can_be_named_and_columns_removed(model: Path) -> None:
     assert main(["forget", str(model), "--examples", "11,0:2", "--how", "remove"]) == 0
     assert load_model(model).block.num_basis == 10 - 6
+
+
+def test_each_certificate_is_kept_beside_the_model(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for id in (1, 3):
+        assert main(["forget", str(model), "--batches", str(id)]) == 0
+    first, second = (Certificate.load(model / f"certificate-{k}.json") for k in (1, 2))
+    assert first.batches == (1,) and second.batches == (3,) and first.sha256_after == second.sha256_before
+    assert f"wrote {model / 'certificate-2.json'}" in capsys.readouterr().out
+    assert main(["verify", str(model / "certificate-1.json")]) == 1
+    assert "refused: the certificate does not claim" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -185,8 +195,9 @@ def test_what_was_forgotten_in_place_does_not_come_back_with_a_replay(how: str, 
     assert main(["forget", str(one), *what, *exactly, "--certificate", str(report)]) == 0
     assert main(["forget", str(other), "--batches", "3,5", *exactly]) == 0
     assert fingerprint(load_model(one).block) == fingerprint(load_model(other).block)
-    told = json.loads(report.read_text())
-    assert told["batches"] == [3, 5] and told["sha256_before"] == before
+    told = Certificate.load(report)
+    assert told.batches == (3, 5) and told.sha256_before == before
+    assert told.settings is not None and told.settings["in_place"] == [3]
     assert "forgotten" not in load_model(one).about
 
 
@@ -241,7 +252,10 @@ def test_a_kept_model_forgets_exactly(tmp_path: Path, capsys: pytest.CaptureFixt
     snapshots = len(list((folder / "snapshots").iterdir()))
     capsys.readouterr()
     report = tmp_path / "report.json"
-    assert main(["forget", str(folder), "--batches", "5:8", "--exact", "--device", "cpu", "--certificate", str(report)]) == 0
+    assert (
+        main(["forget", str(folder), "--batches", "5:8", "--exact", "--device", "cpu", "--certificate", str(report)])
+        == 0
+    )
     assert "bit for bit" in capsys.readouterr().out
     job = Job(change(Unlearning(), **settings, replay=True), 0)
     never = Training(job, Context(open_fabric("cpu", "32"), tmp_path, precision="32"))
@@ -249,5 +263,11 @@ def test_a_kept_model_forgets_exactly(tmp_path: Path, capsys: pytest.CaptureFixt
     never.train()
     assert fingerprint(load_model(folder).block) == fingerprint(never.at_best())
     assert json.loads(report.read_text())["exact"] is True
+    assert main(["verify", str(report)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("confirmed: ") == 3 and "a training that passes over what was forgotten" in printed
+    report.write_text(report.read_text().replace('"epochs": 2', '"epochs": 3'))
+    assert main(["verify", str(report)]) == 1
+    assert "must be as it was written, got one that was changed since" in capsys.readouterr().out
     assert [path.name for path in folder.glob("snapshots*")] == ["snapshots-1"]
     assert len(list((folder / "snapshots-1").iterdir())) == snapshots

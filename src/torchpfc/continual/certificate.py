@@ -17,7 +17,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from torchpfc.checkpoint import CorruptFileError, read_json, write_atomically
+from torchpfc.checkpoint import CorruptFileError, write_atomically
+from torchpfc.checkpoint.files import MOST_JSON, parse_json, read_regular
 from torchpfc.continual.names import name_from_plain, name_to_plain
 
 How = Literal["zero", "reinitialize", "remove"]
@@ -207,14 +208,18 @@ class Certificate:
         Args:
             path: The file.
         """
+        from torchpfc.checkpoint.schema import CertificateState, conform
+
         path = Path(path)
         if not path.is_file():
             raise CorruptFileError(f"{path} must be a certificate, got no such file")
-        content = read_json(path)
+        data = read_regular(path, MOST_JSON)
         try:
+            content = parse_json(data)
+            conform(content, CertificateState)
             certificate = cls._from_dict(content)
-            same = certificate._text().encode() == path.read_bytes()
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            same = certificate._text().encode() == data
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             reason, _, _ = str(error).partition("\n")
             raise CorruptFileError(f"{path} must be a certificate of torchpfc ({reason})") from None
         if not same:

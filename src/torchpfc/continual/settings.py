@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torchpfc.continual.views import Shifts
@@ -27,7 +26,7 @@ def settings_of(model: ContinualPFC) -> dict[str, Any]:
         raise TypeError(f"views must be Shifts or None to be written down, got {model.views!r}")
     return {name: getattr(model, name) for name in _AS_THEY_ARE} | {
         "num_classes": model.announced,
-        "views": None if model.views is None else asdict(model.views),
+        "views": None if model.views is None else {"shape": list(model.views.shape), "pixels": model.views.pixels},
         "solver": to_plain(model.solver),
     }
 

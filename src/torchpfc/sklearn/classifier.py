@@ -172,6 +172,8 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             first = not hasattr(self, "_taught")
             X, y = validate_data(self, X, y, dtype=DTYPES, reset=first, **LENIENT)
             y = _labels_of(y)
+            if y.dtype == object and all(isinstance(label, str) for label in y.tolist()):
+                y = y.astype(str)  # one type for the same labels, however they are given
             X, weight = dense(X), check_weights(sample_weight, len(y))
             content = content_of(X, y, None if sample_weight is None else weight)
             self._teach(X, y, weight * self._class_weights(y), classes, batch_id, content)

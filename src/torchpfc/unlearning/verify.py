@@ -93,7 +93,7 @@ def verify(certificate: Certificate, data: str | Path, *, make: Callable[[], Con
         True
         >>> folder.cleanup()
     """
-    dtype = getattr(torch, str(certificate.machine["dtype"]))
+    dtype = _dtype_of(certificate)
     if make is None and (refused := cannot_be_repeated(certificate)):
         return refused
 
@@ -175,7 +175,7 @@ def compare_hashes(certificate: Certificate, before: str | None, after: str, dev
         device: Where it learned.
     """
     there = certificate.machine
-    here = describe_bits(device, getattr(torch, str(there.get("dtype")), torch.float32))
+    here = describe_bits(device, _dtype_of(certificate))
     if other := [f"{name} {there.get(name)!r}, not {here[name]!r}" for name in here if here[name] != there.get(name)]:
         return Verdict(unchecked=(f"the hashes of the model, which were made with {'; '.join(other)} as here",))
     pairs = {"before": (certificate.sha256_before, before), "after": (certificate.sha256_after, after)}
@@ -212,6 +212,13 @@ def read_batches(folder: Path, records: Iterable[BatchRecord]) -> tuple[list[Bat
         if record.sha256 not in by_content
     )
     return found, missing
+
+
+def _dtype_of(certificate: Certificate) -> torch.dtype:
+    dtype = getattr(torch, str(certificate.machine.get("dtype")), None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"machine must have a dtype of PyTorch, got {certificate.machine.get('dtype')!r}")
+    return dtype
 
 
 def _read(path: Path) -> dict[str, Any]:
