@@ -31,7 +31,7 @@ from torchpfc.nn.stack import select_models_
 from torchpfc.optim import Age, CodeUse
 from torchpfc.training import Batches, SquaredErrors, evaluate, fit
 from torchpfc.unlearning import keep_forgotten
-from torchpfc.unlearning.report import How
+from torchpfc.continual.certificate import How
 
 STEPS = 4
 
