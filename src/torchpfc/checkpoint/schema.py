@@ -160,6 +160,17 @@ class TaughtState(EstimatorState):
     seed: Count
 
 
+class RecordState(TypedDict):
+    """A batch in a certificate."""
+
+    name: Any
+    rows: Count
+    sha256: Sha256
+    seed: Annotated[int, Meta(ge=0)] | None
+    per_class: Annotated[int, Meta(ge=1, le=MOST_COLUMNS)] | None
+    parts: Column
+
+
 class SketchState(TypedDict):
     """How features are distributed."""
 
@@ -185,6 +196,7 @@ class SummaryState(TypedDict):
     moments: MomentState
     held: Tensor
     weight: Tensor
+    record: NotRequired[RecordState | None]
 
 
 class StagedBatches(TypedDict):
@@ -208,17 +220,6 @@ class IndexState(TypedDict):
     skipped: list[Number]
     examples: list[Number]
     moments: list[tuple[Step, Step, Count, Number, Number]]
-
-
-class RecordState(TypedDict):
-    """A batch in a certificate."""
-
-    name: Any
-    rows: Count
-    sha256: Sha256
-    seed: Annotated[int, Meta(ge=0)] | None
-    per_class: Annotated[int, Meta(ge=1, le=MOST_COLUMNS)] | None
-    parts: Column
 
 
 class CertificateState(TypedDict):

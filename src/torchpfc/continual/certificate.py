@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -139,6 +139,18 @@ def fingerprint(model: nn.Module | Mapping[str, Any]) -> str:
         else:
             digest.update(f"{name} {json.dumps(value)}\n".encode())
     return digest.hexdigest()
+
+
+def hash_of(state: Callable[[], Mapping[str, Any]]) -> str:
+    """The fingerprint of a state; nothing where it is empty, or names in it cannot be written down.
+
+    Args:
+        state: Gives the state, or raises `TypeError`.
+    """
+    try:
+        return fingerprint(found) if (found := state()) else ""
+    except TypeError:
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,25 +13,23 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from torchpfc.continual.certificate import (
-    COPIES,
-    HASHES,
     BatchRecord,
     Certificate,
     Content,
     How,
     content_of,
-    fingerprint,
+    hash_of,
 )
 from torchpfc.continual.cones import Cones, Look
+from torchpfc.continual.forgetting import certify, portions_of, records_of
 from torchpfc.continual.names import new_name
 from torchpfc.continual.portion import Portion
 from torchpfc.continual.readout import RidgeReadout
 from torchpfc.continual.recipe import Recipe
 from torchpfc.continual.saving import take_from_state, to_state
-from torchpfc.continual.settings import options_from, settings_of
-from torchpfc.machine import describe_bits
+from torchpfc.continual.settings import options_from
 from torchpfc.nn.block import PFCBlock
-from torchpfc.optim.ledger import Ledger, as_ranges
+from torchpfc.optim.ledger import Ledger
 from torchpfc.solvers import FISTA, Solver
 from torchpfc.solvers.checks import check_at_least_one
 
@@ -179,6 +177,16 @@ class ContinualPFC(nn.Module):
         return seen if self.announced is None else self.announced
 
     @property
+    def device(self) -> torch.device:
+        """Where the model lives."""
+        return self._anchor.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its weights."""
+        return self._anchor.dtype
+
+    @property
     def num_basis(self) -> int:
         """Number of parts of all classes together."""
         return 0 if self.block is None else self.block.num_basis
@@ -311,52 +319,13 @@ class ContinualPFC(nn.Module):
         asked = dict.fromkeys(_names(batches))
         if unknown := [batch for batch in asked if batch not in self._records]:
             raise ValueError(f"batches must have been learned from, got {unknown[0]!r}")
-        gone = [portion for portion in self._portions if asked.keys() & set(portion.batches)]
-        for portion in gone:
-            if others := [batch for batch in portion.batches if batch not in asked]:
-                raise ValueError(
-                    f"batches must name all that share a part, got {next(iter(asked))!r} without {others[0]!r} "
-                    f"({len(others)} in all); `inexact` lists such batches"
-                )
-        columns = [k for k, portion in enumerate(p for p in self._portions for _ in range(p.count)) if portion in gone]
-        learned, total, before = self.records, self.num_basis, self._fingerprint()
-        empty = [portion.emptied() if portion in gone else portion for portion in self._portions]
-        self._replace(empty if how == "zero" else [portion for portion in self._portions if portion not in gone])
-        exact = self._as_if_never_seen()
-        certificate = Certificate(
-            learner=type(self).__name__,
-            how=how,
-            exact=exact,
-            batches=tuple(asked),
-            learned=tuple(record for record in learned if record is not None),
-            columns=tuple((part.start, part.stop) for part in as_ranges(columns)),
-            num_columns=len(columns),
-            share=len(columns) / max(total, 1),
-            machine=describe_bits(self._anchor.device, self._anchor.dtype),
-            sha256_before=before,
-            sha256_after=self._fingerprint(),
-            guaranteed=_guaranteed(how, exact=exact),
-            not_guaranteed=(COPIES, HASHES) if exact else (_JOINED, COPIES, HASHES),
-        )
-        try:
-            certificate = replace(certificate, settings=settings_of(self))
-            certificate.to_dict()
-        except TypeError as error:
-            return certificate.unrepeatable(error)
-        return certificate if None not in learned else certificate.unrepeatable("version 0.1.0 kept no hash of batches")
-
-    def _as_if_never_seen(self) -> bool:
-        """Whether all that is there came about without `max_parts`: else it depends on batches that are gone too."""
-        if self.max_parts is None:
-            return True
-        there = sum(portion.count for portion in self._portions if portion.batches)
-        return None not in self.records and there == sum(record.parts for record in self.records if record)
-
-    def _fingerprint(self) -> str:
-        try:
-            return fingerprint(self)
-        except TypeError:  # names that cannot be written down
-            return ""
+        gone = set(map(id, portions_of(self._portions, asked.keys())))  # portions are not compared, but the same
+        owners = [id(portion) for portion in self._portions for _ in range(portion.count)]
+        columns = [column for column, owner in enumerate(owners) if owner in gone]
+        learned, before = self.records, hash_of(self.state_dict)
+        left = [portion.emptied() if id(portion) in gone else portion for portion in self._portions]
+        self._replace(left if how == "zero" else [p for p in self._portions if id(p) not in gone])
+        return certify(self, how, asked, learned, columns, len(owners), before)
 
     @torch.no_grad()
     def relabel(self, labels: Sequence[int], num_classes: int | None) -> None:
@@ -542,7 +511,7 @@ class ContinualPFC(nn.Module):
             block.set_parts_(W, owners.to(W.dtype))
         self._portions, self._encoding, self.block = portions, encoding, block
         # A stream has many names: whoever knows them says so.
-        self._records = _records_of(portions, self._records) if records is None else records
+        self._records = records_of(portions, self._records) if records is None else records
         self._found_weight = self._found_cones = None
 
     def _make_block(self, in_features: int, num_classes: int, num_basis: int) -> PFCBlock:
@@ -611,7 +580,7 @@ class ContinualPFC(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Makes room for as many parts as were saved."""
         portions, known = take_from_state(state_dict, prefix, self._anchor.device)
-        self._replace(portions, _records_of(portions, known))
+        self._replace(portions, records_of(portions, known))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     @classmethod
@@ -623,29 +592,6 @@ class ContinualPFC(nn.Module):
             dtype: The type of its weights.
         """
         return cls(**options_from(settings), dtype=dtype)
-
-
-_JOINED = (
-    "max_parts made one part of several while these batches were there, so what others left may be other than it would "
-    "be without them."
-)
-
-
-def _records_of(
-    portions: Sequence[Portion], known: Mapping[Hashable, BatchRecord | None]
-) -> dict[Hashable, BatchRecord | None]:
-    """The records of the batches that have portions, in the order in which these came."""
-    there = dict.fromkeys(name for portion in portions for name in portion.batches)
-    return {name: record for name, record in known.items() if name in there} | {
-        name: None for name in there if name not in known
-    }
-
-
-def _guaranteed(how: How, *, exact: bool) -> tuple[str, ...]:
-    but = ", but for columns of zeros" if how == "zero" else ""
-    if exact:
-        return (f"Parts, scales and read-out are, bit for bit, those of the model that never saw these batches{but}.",)
-    return (f"No part is left that these batches helped to make{but}.",)
 
 
 def _numbers(values: Tensor | ArrayLike, name: str) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from torchpfc.checkpoint import reading
-from torchpfc.continual.certificate import COPIES, BatchRecord, Certificate, How, fingerprint
+from torchpfc.continual.certificate import COPIES, Certificate, How, hash_of
 from torchpfc.continual.scaling import Scale, Sketch
 from torchpfc.interpret import ColumnReport, Explanation, describe_columns
 from torchpfc.interpret.recognition import Usual
@@ -28,8 +28,8 @@ from torchpfc.nn.saving import block_from, block_settings
 from torchpfc.optim.ledger import Ledger, whole_numbers
 from torchpfc.sklearn.learning import codes, couple
 from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, InputScale, Rows, dense, feature_scale
-from torchpfc.sklearn.saving import SAVED, labels_from_json, load_estimator, plain_params, save_estimator
-from torchpfc.sklearn.taught import Taught
+from torchpfc.sklearn.saving import SAVED, load_estimator, plain_params, save_estimator
+from torchpfc.sklearn.taught import Taught, as_names
 from torchpfc.solvers import FISTA, FewParts, Implicit
 from torchpfc.unlearning import forget
 
@@ -50,7 +50,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     ledger_: Ledger
     _taught: Taught
     """What `partial_fit` was given, batch by batch; nothing after `fit`."""
-    _batch_seed: int
+    batch_seed_: int
     """One seed for all batches: what one leaves must not depend on how many came before."""
     scale_: InputScale
     held_out_: Rows
@@ -230,10 +230,10 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """
         if not hasattr(self, "_taught"):
             check_is_fitted(self)
-            return self._forget_learned(whole_numbers(_as_names(batches, ()), "batches"), how)
-        before, dtype = fingerprint_of(self), self.block_.weight_x.dtype if hasattr(self, "block_") else torch.float32
+            return self._forget_learned(whole_numbers(as_names(batches), "batches"), how)
+        before, dtype = hash_of(self.bits), self.block_.weight_x.dtype if hasattr(self, "block_") else torch.float32
         count, settings = len(self._taught.batches), self._announced()
-        done = self._taught.forget(_as_names(batches, self._taught.batches), how=how)
+        done = self._taught.forget(as_names(batches, self._taught.batches), how=how)
         self._follow()
         return self._certified(
             replace(
@@ -242,7 +242,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 settings=None,
                 machine=describe_bits(self._device(), dtype),
                 sha256_before=before,
-                sha256_after=fingerprint_of(self),
+                sha256_after=hash_of(self.bits),
             ),
             settings,
             complete=len(done.learned) == count,
@@ -261,26 +261,6 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             return certificate.unrepeatable(error)
         return certificate
 
-    @classmethod
-    def taught_again(cls, certificate: Certificate, batches: Iterable[tuple[BatchRecord, Mapping[str, Array]]]) -> Self:
-        """An estimator with the settings of a certificate that is taught batches by `partial_fit`.
-
-        Args:
-            certificate: Of such an estimator.
-            batches: Their records, and their content as `x`, `y` and `weight`.
-        """
-        settings = certificate.settings
-        assert settings is not None
-        estimator, announced = cls(**settings["params"]), settings["classes"]
-        options = {} if announced is None else {"classes": labels_from_json(announced)}
-        for record, arrays in batches:
-            given = {"y": arrays.get("y"), "sample_weight": arrays.get("weight")}
-            given = {name: value for name, value in given.items() if value is not None}
-            if record.seed is not None:
-                estimator._batch_seed = record.seed
-            estimator.partial_fit(arrays["x"], batch_id=record.name, **given, **options)
-        return estimator
-
     def bits(self) -> dict[str, Any]:
         """All that batches have taught, as tensors and plain values; nothing without any."""
         if not hasattr(self, "_taught") or not self._taught.batches:
@@ -294,12 +274,12 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _draw_batch_seed(self) -> None:
         # Once, however often all batches are forgotten: a state or a generator gives another number each time.
-        if not hasattr(self, "_batch_seed"):
-            self._batch_seed = int(self._generator().initial_seed())
+        if not hasattr(self, "batch_seed_"):
+            self.batch_seed_ = int(self._generator().initial_seed())
 
     def _forget_batches(self) -> None:
         """Forgets that there ever was a `partial_fit`."""
-        for name in ("_taught", "_batch_seed"):
+        for name in ("_taught", "batch_seed_"):
             self.__dict__.pop(name, None)
 
     def _forget_learned(self, asked: list[int], how: How) -> Certificate:
@@ -355,7 +335,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             "extra": self._extra_state(),
         }
         if hasattr(self, "_taught"):
-            learned |= {"taught": self._taught.state(), "seed": self._batch_seed}
+            learned |= {"taught": self._taught.state(), "seed": self.batch_seed_}
         return learned
 
     def _about_features(self) -> dict[str, Any]:
@@ -372,7 +352,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """Takes over what `_learned` gave."""
         self._take_over_features(learned)
         if "taught" in learned:
-            self._taught, self._batch_seed = self._new_taught(), int(learned["seed"])
+            self._taught, self.batch_seed_ = self._new_taught(), int(learned["seed"])
             self._taught.load(learned["taught"])
         self.scale_ = InputScale(**learned["scale"])
         self.block_ = block_from(learned["block"], learned["weights"]).to(device).eval()
@@ -547,26 +527,6 @@ _OF_FIT = (
     COPIES,
 )
 """What no forgetting after `fit` can promise."""
-
-
-def fingerprint_of(estimator: PFCEstimator) -> str:
-    """SHA-256 over all that batches have taught; nothing without any, or where names cannot be written down.
-
-    Args:
-        estimator: Any.
-    """
-    try:
-        return fingerprint(bits) if (bits := estimator.bits()) else ""
-    except TypeError:
-        return ""
-
-
-def _as_names(batches: Any, known: Sequence[Any]) -> list[Any]:
-    """Names of batches: one, which may be a tuple, or several."""
-    one = isinstance(batches, str | bytes) or not isinstance(batches, Iterable)
-    if one or (isinstance(batches, tuple) and batches in set(known)):
-        return [batches]
-    return list(batches)
 
 
 def _negative(lowest: float, name: str) -> str:

@@ -197,7 +197,7 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             count = max(1, int(self.parts_per_batch) // len(np.unique(y)))
         held = Held(x[few], y[few], weight[few])
         x, y, weight = x[learned], y[learned], weight[learned]
-        taught.teach(x, y, weight, held, batch=batch_id, content=content, count=count, seed=self._batch_seed)
+        taught.teach(x, y, weight, held, batch=batch_id, content=content, count=count, seed=self.batch_seed_)
         if anew and hasattr(self, "block_"):
             warnings.warn("partial_fit begins anew, without what fit had learned from all rows at once", stacklevel=3)
         self._taught = taught
@@ -447,14 +447,14 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
     def _learned(self) -> dict[str, Any]:
         if not hasattr(self, "_taught"):
             return super()._learned()
-        return self._about_features() | {"taught": self._taught.state(), "seed": self._batch_seed}
+        return self._about_features() | {"taught": self._taught.state(), "seed": self.batch_seed_}
 
     def _take_over(self, learned: dict[str, Any], device: torch.device) -> None:
         if "taught" not in learned:
             super()._take_over(learned, device)
             return
         self._take_over_features(learned)
-        self._taught, self._batch_seed = self._new_taught(), int(learned["seed"])
+        self._taught, self.batch_seed_ = self._new_taught(), int(learned["seed"])
         self._taught.load(learned["taught"])
         self._follow()
 

@@ -219,9 +219,9 @@ class StagedPFC(PFCEstimator):
         sketch, moments = Sketch.of(rows.double(), counted), Moments.of(rows.double(), counted)
         # A row alone is its own part, and says nothing of how well parts explain rows.
         learned, held = hold_out_of_batch(len(x), None, self.validation_fraction, fewest=2)
-        generator = torch.Generator().manual_seed(self._batch_seed)
+        generator = torch.Generator().manual_seed(self.batch_seed_)
         parts, counts = self._parts_of_batch(rows[learned], counted[learned], sketch, moments, generator)
-        record = BatchRecord(name, content.rows, content.sha256, self._batch_seed, None, parts.shape[1])
+        record = BatchRecord(name, content.rows, content.sha256, self.batch_seed_, None, parts.shape[1])
         kept = parts.cpu(), counts.double().cpu(), sketch, moments, rows[held].double(), counted[held], record
         self._taught = taught.with_batch(name, BatchSummary(*kept))
         if anew:

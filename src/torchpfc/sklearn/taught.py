@@ -81,6 +81,23 @@ class Taught(ABC):
         return ledger
 
 
+def as_names(batches: Any, known: Iterable[Hashable] = ()) -> list[Any]:
+    """Names of batches from what a user gives: one, which may be a tuple, or several.
+
+    Args:
+        batches: A name or names.
+        known: The names that there are.
+
+    Example:
+        >>> as_names(("tu", 1), [("tu", 1)]), as_names(("tu", 1), ["tu", 1])
+        ([('tu', 1)], ['tu', 1])
+    """
+    one = isinstance(batches, str | bytes) or not isinstance(batches, Iterable)
+    if one or (isinstance(batches, tuple) and batches in set(known)):
+        return [batches]
+    return list(batches)
+
+
 def hold_out_of_batch(count: int, labels: Tensor | None, fraction: float, *, fewest: int) -> tuple[Array, Array]:
     """The numbers of the rows of a batch to learn from, and of those held out: the same where it is small.
 
