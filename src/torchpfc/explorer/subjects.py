@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from torchpfc.continual.certificate import hash_of
 from torchpfc.interpret import Explanation, counterfactual, explain
 from torchpfc.interpret.recognition import Usual
 from torchpfc.nn.block import PFCBlock
 from torchpfc.optim.ledger import Ledger
-from torchpfc.unlearning import Certificate, forget
+from torchpfc.unlearning import Certificate, fingerprint, forget
 
 if TYPE_CHECKING:
     from torchpfc.sklearn.base import PFCEstimator
@@ -77,6 +78,10 @@ class Subject(ABC):
     @abstractmethod
     def forget(self, batches: Iterable[int]) -> Certificate:
         """Removes what batches wrote, in this model."""
+
+    def fingerprint(self) -> str:
+        """The hash that certificates have of the model."""
+        return fingerprint(self.block)
 
     def adapted(self, x: Tensor, factors: Mapping[int, float]) -> Explanation:
         """What the model says with other amounts of some parts, when the others make the best of that.
@@ -141,6 +146,10 @@ class EstimatorSubject(Subject):
     def encode(self, x: Tensor) -> Tensor:
         """Inputs as the block sees them."""
         return self.estimator.encode(x)
+
+    def fingerprint(self) -> str:
+        """The hash of all that batches have taught, or of the block after `fit`."""
+        return hash_of(self.estimator.bits) or super().fingerprint()
 
     def forget(self, batches: Iterable[int]) -> Certificate:
         """Removes what batches wrote, and their rows held out."""
