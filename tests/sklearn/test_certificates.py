@@ -185,4 +185,4 @@ def test_parameters_without_a_plain_form_are_named():
     model.partial_fit(X, y, batch_id=1).partial_fit(X, y, batch_id=2)
     certificate = model.forget(1)
     assert certificate.exact and certificate.settings is None
-    assert "class_weight must be a plain value" in certificate.not_guaranteed[-1]
+    assert "class_weight must be a plain value" in certificate.obstacle

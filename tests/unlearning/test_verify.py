@@ -149,7 +149,7 @@ def test_names_that_cannot_be_written_down_are_forgotten_all_the_same(tmp_path: 
     model.learn(torch.rand(6, 4), torch.zeros(6).long(), batch="b")
     certificate = model.forget([frozenset({1})])
     assert model.batches == ("b",) and certificate.settings is None
-    assert "batch must be text, a number or a tuple of these" in certificate.not_guaranteed[-1]
+    assert "batch must be text, a number or a tuple of these" in certificate.obstacle
     with pytest.raises(TypeError, match="batch must be text, a number or a tuple of these"):
         certificate.save(tmp_path / "certificate.json")
 
@@ -185,3 +185,23 @@ def test_files_that_are_no_certificates_are_one_line(change: Any, message: str, 
     assert "\n" not in str(problem.value)
     with pytest.raises(CorruptFileError, match="must be a certificate, got no such file"):
         Certificate.load(tmp_path / "nothing.json")
+
+
+def test_files_that_are_no_batches_are_one_line(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "certificate.json"
+    learned(tmp_path).forget(["mo"]).save(path)
+    assert main(["verify", str(path)]) == 2
+    assert "--data must name the folder of the batches" in capsys.readouterr().err
+    assert main(["verify", str(path), "--data", str(tmp_path / "nowhere")]) == 2
+    assert "--data must be a folder with one .npz file for each batch" in capsys.readouterr().err
+    save_batch(tmp_path / "text.npz", [[1.0]], np.array(["a"], dtype=object))  # text is not pickled
+    for content, message in [(b"PK\x03\x04", "must be an .npz file"), (None, "must hold an array x, got none")]:
+        if content is None:
+            np.savez(tmp_path / "other.npz", z=np.ones(2))
+        else:
+            (tmp_path / "other.npz").write_bytes(content)
+        assert main(["verify", str(path), "--data", str(tmp_path)]) == 2
+        assert message in (error := capsys.readouterr().err) and error.count("\n") == 1
+    np.savez(tmp_path / "other.npz", x=np.array([{}], dtype=object))
+    assert main(["verify", str(path), "--data", str(tmp_path)]) == 2
+    assert "without pickled objects" in capsys.readouterr().err

@@ -234,6 +234,7 @@ class CertificateState(TypedDict):
     unrecorded: list[Any]
     learned: list[RecordState]
     settings: dict[str, Any] | None
+    obstacle: str
     columns: list[tuple[Column, Column]]
     num_columns: Column
     share: Finite

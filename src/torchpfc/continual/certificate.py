@@ -177,6 +177,8 @@ class Certificate:
     """All batches that had been learned from, in their order, where the learner keeps records of them."""
     settings: dict[str, Any] | None = None
     """What the learner was made with; None where it cannot be written down."""
+    obstacle: str = ""
+    """Why `torchpfc verify` cannot repeat it by itself; nothing where it can."""
     columns: tuple[tuple[int, int], ...] = ()
     """The columns, as half-open ranges of the numbers that they had before."""
     num_columns: int = 0
@@ -263,8 +265,7 @@ class Certificate:
         Args:
             reason: What cannot be written down.
         """
-        sentence = f"torchpfc verify cannot repeat this by itself: {reason}."
-        return replace(self, settings=None, not_guaranteed=(*self.not_guaranteed, sentence))
+        return replace(self, settings=None, obstacle=str(reason))
 
     def __str__(self) -> str:
         what = f"{len(self.examples)} examples" if self.examples else f"{len(self.batches)} batches"
@@ -285,4 +286,6 @@ class Certificate:
             "Not guaranteed:",
             *(f"- {sentence}" for sentence in self.not_guaranteed),
         ]
+        if self.obstacle:
+            lines.append(f"torchpfc verify cannot repeat this by itself: {self.obstacle}.")
         return "\n".join(lines)

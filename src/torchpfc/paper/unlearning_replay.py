@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torchpfc.checkpoint import CorruptFileError, load_checkpoint, reading, save_checkpoint
-from torchpfc.continual.certificate import COPIES, BatchRecord
+from torchpfc.continual.certificate import BatchRecord
 from torchpfc.data.streams import Stream, corrupt
 from torchpfc.locks import held
 from torchpfc.nn import PFCBlock, keep_nonnegative
@@ -287,7 +287,7 @@ def forget_exactly(
             settings=config,
             learned=(training.record,),
             sha256_before=fingerprint(saved.block),
-            not_guaranteed=(COPIES,),
+            obstacle="",
         )
         save_model(folder, training.at_best(), training.ledger, {**about, SNAPSHOTS: changed.name})
     finally:

@@ -240,6 +240,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 done,
                 learner=type(self).__name__,
                 settings=None,
+                obstacle="",
                 machine=describe_bits(self._device(), dtype),
                 sha256_before=before,
                 sha256_after=hash_of(self.bits),

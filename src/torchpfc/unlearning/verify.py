@@ -7,7 +7,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from torchpfc.continual import ContinualPFC
 from torchpfc.continual.certificate import BatchRecord, Certificate, content_of, fingerprint, leaves
+from torchpfc.data.arrays import read_arrays
 from torchpfc.data.formats import DataError
 from torchpfc.machine import describe_bits
 
@@ -145,8 +145,7 @@ def cannot_be_repeated(certificate: Certificate) -> Verdict | None:
     if not certificate.exact:
         return Verdict(refused=("the certificate does not claim that this is the model that never saw the data",))
     if certificate.settings is None:
-        reason = next((text for text in certificate.not_guaranteed if "torchpfc verify" in text), "no settings")
-        return Verdict(unchecked=(reason.rstrip("."),))
+        return Verdict(unchecked=(f"any of it: {certificate.obstacle or 'the certificate has no settings'}",))
     return None
 
 
@@ -222,11 +221,7 @@ def _dtype_of(certificate: Certificate) -> torch.dtype:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in ("x", "y", "weight") if name in file.files}
-    except (BadZipFile, ValueError, EOFError) as error:
-        raise DataError(f"{path} must be an .npz file without pickled objects ({error})") from None
+    arrays = read_arrays(path)
     if "x" not in arrays:
         raise DataError(f"{path} must hold an array x, got none")
     return arrays
