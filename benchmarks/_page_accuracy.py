@@ -39,7 +39,8 @@ def tell_tables(data: Data) -> Told:
         " settings; only the explainable boosting machine (EBM) is a mean of 4 models, not of 14, without pairs of"
         " features where there are more than 12 of them or more than two classes, and left out where it would take"
         " hours. The linear model (logistic regression or ridge), nearest"
-        " neighbours and the MLP stand behind a `StandardScaler`; ours, gradient boosting and the EBM see the numbers"
+        " neighbours and the MLP stand behind a `StandardScaler`, which the MLP has for the numbers to predict, too;"
+        " ours, gradient boosting and the EBM see the numbers"
         " as they are.",
         grid(["set", "rows x features", *TABLE_MODELS.values()], rows, words=2),
         sentences(
@@ -146,12 +147,14 @@ def tell_streams(data: Data) -> Told:
         accuracies = [_percent(found[learner]["accuracy"] if learner in found else None) for learner in STREAM_LEARNERS]
         ours = found.get("pfc")
         spent = [significant(1e3 * ours[key]) if ours else "" for key in ("first_seconds", "last_seconds")]
-        rows.append([name, f"{next(iter(found.values()))['examples']:,}", *accuracies, *spent])
-    heads = ["stream", "examples", *STREAM_LEARNERS.values(), "ms at first", "ms at last"]
+        kept = [significant(ours[key] / 1e3) if ours and key in ours else "" for key in ("half_bytes", "last_bytes")]
+        rows.append([name, f"{next(iter(found.values()))['examples']:,}", *accuracies, *spent, *kept])
+    heads = ["stream", "examples", *STREAM_LEARNERS.values(), "ms at first", "ms at last", "kB halfway", "kB at last"]
     text = paragraphs(
         f"Each example is asked about first and shown then. Accuracy in percent over all but the first"
         f" {data['unjudged']}, n = 1 run; ours may have {data['max_parts']} parts. The last columns are milliseconds"
-        f" of ours for one example: the mean of {data['unjudged']}, after the first {data['unjudged']} and at the end.",
+        f" of ours for one example: the mean of {data['unjudged']}, after the first {data['unjudged']} and at the end; and"
+        " what it keeps of a stream of 5,000 examples, after half of them and after all.",
         grid(heads, rows, words=1),
     )
     return Told(text, [])

@@ -2,7 +2,8 @@
 
 Sets that come with river: `PFCClassifier.partial_fit` with single rows and a bound on its parts, against river's
 Hoeffding tree and adaptive random forest, Gaussian naive Bayes, and the class of the example before. Accuracy over the
-whole stream after the first hundred, in percent, and seconds for an example, asking and learning together. What is
+whole stream after the first hundred, in percent, seconds for an example, asking and learning together, and what ours
+keeps, halfway and at the end. What is
 there already is not measured again, unless --again says so.
 
     python benchmarks/streams.py [--sets phishing bananas] [--again] [--out FILE]
@@ -29,7 +30,7 @@ from _machine import describe, write_json
 from torchpfc.checkpoint import read_json
 from torchpfc.sklearn import PFCClassifier
 
-MOST = 2000
+MOST = 5000
 """Examples of a stream, at most."""
 UNJUDGED = 100
 """Examples at the beginning that do not count."""
@@ -82,15 +83,25 @@ def examples(name: str) -> Iterator[Example]:
 
 def follow(make: Callable[[], Any], stream: Iterator[Example]) -> dict[str, float]:
     """Asks, then tells."""
-    model, right, times = make(), [], []
+    model, right, times, half = make(), [], [], 0.0
     for x, y in stream:
         begin = time.perf_counter()
         right.append(model.predict_one(x) == y)
         model.learn_one(x, y)
         times.append(time.perf_counter() - begin)
+        if len(times) == MOST // 2:
+            half = bytes_of(model)
     first, last = (float(np.mean(some)) for some in (times[UNJUDGED : 2 * UNJUDGED], times[-UNJUDGED:]))
     accuracy = 100 * float(np.mean(right[UNJUDGED:]))
-    return {"accuracy": accuracy, "examples": len(right), "first_seconds": first, "last_seconds": last}
+    told = {"accuracy": accuracy, "examples": len(right), "first_seconds": first, "last_seconds": last}
+    return told | ({"half_bytes": half, "last_bytes": bytes_of(model)} if half else {})
+
+
+def bytes_of(model: Any) -> float:
+    """What ours has kept of a stream; 0 for the others."""
+    if not isinstance(model, Ours):
+        return 0.0
+    return sum(float(value.nbytes) for value in model.model.learner_.state_dict().values())
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from _machine import describe, write_json
 from _table_sets import ROWS, SETS, Array, TableSet, load
 from interpret.glassbox import ExplainableBoostingClassifier, ExplainableBoostingRegressor
 from joblib import Parallel, delayed, parallel_config
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import KFold, StratifiedKFold
@@ -47,7 +48,10 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "pfc scaled": (lambda: scaled(PFCClassifier(random_state=0)), lambda: scaled(PFCRegressor(random_state=0))),
     "linear": (lambda: scaled(LogisticRegression()), lambda: scaled(Ridge())),
     "knn": (lambda: scaled(KNeighborsClassifier()), lambda: scaled(KNeighborsRegressor())),
-    "mlp": (lambda: scaled(MLPClassifier(random_state=0)), lambda: scaled(MLPRegressor(random_state=0))),
+    "mlp": (
+        lambda: scaled(MLPClassifier(random_state=0)),
+        lambda: TransformedTargetRegressor(scaled(MLPRegressor(random_state=0)), transformer=StandardScaler()),
+    ),
     "boosting": (
         lambda: HistGradientBoostingClassifier(random_state=0),
         lambda: HistGradientBoostingRegressor(random_state=0),

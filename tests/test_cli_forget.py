@@ -218,8 +218,10 @@ def test_what_a_killed_replay_has_left_is_deleted_by_whatever_is_forgotten_next(
     folder = Path(shutil.copytree(saved, tmp_path / "model"))
     shutil.copytree(folder / "snapshots", folder / "snapshots-1")
     (folder / "snapshots-of-mine").mkdir()
-    assert main(["forget", str(folder), "--batches", "3"]) == 0
+    (folder / "0123456789abcdef.safetensors").write_bytes(b"weights of before")
+    assert main(["forget", str(folder), "--batches", "99"]) == 2  # also where nothing is forgotten
     assert sorted(path.name for path in folder.glob("snapshots*")) == ["snapshots", "snapshots-of-mine"]
+    assert not (folder / "0123456789abcdef.safetensors").exists() and (folder / "ledger.json").exists()
 
 
 def test_a_model_that_another_process_changes_is_left_to_it(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

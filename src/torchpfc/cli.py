@@ -422,11 +422,11 @@ def _checked_replay(certificate: Certificate, data: Path | None) -> Verdict:
 def _changing(model: Path) -> Iterator[None]:
     """Keeps other processes from changing a model, and deletes what one that was killed has left."""
     from torchpfc.locks import held
-    from torchpfc.unlearning.models import LOCK_FILE, delete_stale_snapshots, load_model
+    from torchpfc.unlearning.models import LOCK_FILE, delete_what_was, load_model
 
     load_model(model)  # no lock where no model is
     with held(model / LOCK_FILE, str(model)):
-        delete_stale_snapshots(model)
+        delete_what_was(model)
         yield
 
 

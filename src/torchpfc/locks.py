@@ -20,7 +20,7 @@ def held(path: Path, what: str) -> Iterator[None]:
 
     Args:
         path: The file of the lock; its folder is made if need be. The file goes when the lock does; one that was left
-            behind by a process that is gone is taken over. A file beside it, with `.owner` at its end, says who holds it.
+            behind by a process that is gone is taken over. A file beside it, which ends in `.owner`, says who holds it.
         what: What it is about, for the message.
 
     Raises:

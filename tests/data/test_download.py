@@ -385,6 +385,14 @@ def test_a_file_that_another_process_downloads_is_left_to_it(offer, tmp_path):
     assert left_in(tmp_path / "mnist") == ["file.gz"]
 
 
+def test_the_lock_of_a_download_that_was_killed_at_its_end_goes(offer, tmp_path):
+    offer("good")
+    download_images("mnist", tmp_path)
+    (tmp_path / "mnist" / ".file.gz.lock").touch()
+    download_images("mnist", tmp_path)
+    assert left_in(tmp_path / "mnist") == ["file.gz"]
+
+
 def test_what_is_there_needs_no_lock(offer, tmp_path):
     offer("good")
     download_images("mnist", tmp_path)

@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 from torchpfc.sklearn import PFCClassifier, PFCRegressor, PFCTransformer
 from torchpfc.sklearn.rows import distinct, feature_scale, sketched
 
-FIT = {"max_iter": 5, "early_stopping": False, "random_state": 0}
+FIT = {"random_state": 0}
 
 
 @pytest.mark.parametrize(("Estimator", "load"), [(PFCClassifier, load_wine), (PFCRegressor, load_diabetes)])
@@ -20,7 +20,7 @@ def test_a_raw_table_is_learned_as_a_standardised_one(Estimator, load):
     models = [Estimator(**FIT).fit(given[::2], y[::2]) for given in (X, scaled)]
     scores = [model.score(given[1::2], y[1::2]) for model, given in zip(models, (X, scaled), strict=True)]
     assert scores[0] == pytest.approx(scores[1], abs=0.02)
-    assert scores[0] > (0.95 if Estimator is PFCClassifier else 0.35)
+    assert scores[0] > (0.9 if Estimator is PFCClassifier else 0.35)
     explanation = models[0].explain(X[:3])  # in the units of the table, around the medians
     assert np.allclose(explanation.x.numpy() + np.median(X[::2], 0), X[:3], rtol=0.2)
     assert np.allclose(models[0].reconstruct(X).std(0) / X.std(0), 1, atol=0.5)

@@ -14,6 +14,7 @@ from torchpfc.audio.features import Features
 from torchpfc.audio.losses import SeparationErrors
 from torchpfc.audio.models import save_separator
 from torchpfc.audio.stems import Track, find_training_songs, load_tracks
+from torchpfc.checkpoint import STATE_FILE, check_writable
 from torchpfc.data.formats import DataError
 from torchpfc.nn.recurrent.rnn import FactorizedRNN
 from torchpfc.optim.rmsprop import RMSprop
@@ -94,7 +95,8 @@ def train_separator(
         raise DataError(f"{out} must be a new or an empty folder, got neither; delete it or name another")
     files = find_training_songs(songs)
     tracks = _read([*files.train, *files.valid], samples, progress)
-    out.mkdir(parents=True, exist_ok=True)  # before the training, whose end would be a bad time to find that one cannot
+    out.mkdir(parents=True, exist_ok=True)
+    check_writable(out / STATE_FILE)  # before the training, whose end would be a bad time to find that one cannot
     train, valid = tracks[: len(files.train)], tracks[len(files.train) :]
     batches = _FreshClips(ClipSampler(train, samples), batch_size, min(steps, ROUND_STEPS), seed, device)
     heard = Clips(*(part.to(device) for part in hear_both(_spread(valid, samples))))
@@ -115,6 +117,7 @@ def train_separator(
                 break
             bar.at(stats.epoch + 1, f"Training, validation error {loss:.5f}")
     if best is None:
+        out.rmdir()  # nothing came of it
         raise ValueError(f"lr must be small enough for errors to stay finite, got {lr}")
     return best
 

@@ -8,13 +8,21 @@ from torchpfc.checkpoint.files import (
     reading,
     write_atomically,
 )
-from torchpfc.checkpoint.states import MOST_OF_A_MODEL, STATE_FILE, load_checkpoint, load_tensors, save_checkpoint
+from torchpfc.checkpoint.states import (
+    MOST_OF_A_MODEL,
+    STATE_FILE,
+    delete_stale,
+    load_checkpoint,
+    load_tensors,
+    save_checkpoint,
+)
 
 __all__ = [
     "MOST_OF_A_MODEL",
     "STATE_FILE",
     "CorruptFileError",
     "check_writable",
+    "delete_stale",
     "load_checkpoint",
     "load_tensors",
     "read_json",

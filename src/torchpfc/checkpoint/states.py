@@ -70,10 +70,23 @@ def save_checkpoint(folder: Path, state: Any, *, most: int = MOST_TENSORS) -> No
         raise ValueError(f"state must have at most {most} bytes of tensors, got {len(data)}")
     write_atomically(weights, data)
     write_atomically(folder / STATE_FILE, content)
-    for old in folder.glob("[!.]*.safetensors"):
+    _delete_all_but(weights)
+
+
+def delete_stale(folder: Path) -> None:
+    """Deletes what is not of the checkpoint in a folder: one that was killed while saving left what was there before.
+
+    Args:
+        folder: With a checkpoint, which one process at a time may change.
+    """
+    _delete_all_but(folder / Path(read_json(folder / STATE_FILE)["tensors"]).name)
+
+
+def _delete_all_but(weights: Path) -> None:
+    for old in weights.parent.glob("[!.]*.safetensors"):
         if old != weights:
             old.unlink(missing_ok=True)
-    remove_abandoned(folder)
+    remove_abandoned(weights.parent)
 
 
 def load_checkpoint(folder: Path, *, most: int = MOST_TENSORS) -> Any:

@@ -6,13 +6,14 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchpfc.data.formats import DataError
 from torchpfc.data.images import cache_folder
 from torchpfc.data.songs import EXCERPTS, has_sound_excerpts, unpack_excerpts
-from torchpfc.locks import held
+from torchpfc.locks import HeldError, held
 from torchpfc.progress import Progress
 
 TIMEOUT_SECONDS = 30.0
@@ -159,12 +160,15 @@ class _Trouble(Exception):
 
 
 def _fetch(file: RemoteFile, target: Path) -> None:
+    lock = target.with_name(f".{target.name}.lock")
     if file.sha256 and _sha256(target) == file.sha256:
+        if lock.exists():  # of a process that was killed, or of one that is about to end
+            with suppress(HeldError, OSError), held(lock, str(target)):
+                pass
         return
     troubles = []
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with held(target.with_name(f".{target.name}.lock"), str(target)), Progress(1.0, target.name) as progress:
+        with held(lock, str(target)), Progress(1.0, target.name) as progress:
             for url in file.urls:
                 try:
                     return _try_address(url, file, target, progress)

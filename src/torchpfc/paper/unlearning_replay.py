@@ -33,7 +33,7 @@ from torchpfc.unlearning.models import (
     FORGOTTEN,
     LOCK_FILE,
     SNAPSHOTS,
-    delete_stale_snapshots,
+    delete_what_was,
     new_snapshots,
     save_model,
     snapshots_of,
@@ -233,7 +233,7 @@ def keep_model(folder: Path, training: Training, job: Job, context: Context) -> 
         about = {"config": settings(job.config), "seed": job.seed, "precision": context.precision}
         about["data"] = training.sets.fingerprints
         save_model(folder, training.at_best(), training.ledger, {**about, SNAPSHOTS: place.name})
-        delete_stale_snapshots(folder)
+        delete_what_was(folder)
 
 
 def forget_exactly(
@@ -291,5 +291,5 @@ def forget_exactly(
         )
         save_model(folder, training.at_best(), training.ledger, {**about, SNAPSHOTS: changed.name})
     finally:
-        delete_stale_snapshots(folder)
+        delete_what_was(folder)
     return report

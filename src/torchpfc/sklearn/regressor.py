@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -28,6 +29,7 @@ _MOST_OF_A_BATCH = 135
 """Parts of a batch at most where nobody says how many."""
 
 
+@dataclass(eq=False, repr=False)
 class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC, StagedPFC):  # type: ignore[misc]
     r"""Predicts numbers, one or several, from the parts that inputs are made of.
 
@@ -65,7 +67,7 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC, StagedPFC): 
             recognition as well, and the estimator keeps up to 1,000 of them. Where they would be fewer than 5, all rows
             are learned from and used for this.
         n_iter_no_change: Epochs without a smaller error after which to stop.
-        tol: How much smaller it must be, relatively.
+        tol: How much smaller it must be, relatively; and by more than a standard error over the rows held out.
         parts_per_batch: How many parts each call of `partial_fit` adds; `"auto"` is one for every two examples, and 135
             at most.
         device: Where to compute, such as `"cuda"`; the CPU by default.
@@ -88,8 +90,11 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC, StagedPFC): 
         True
     """
 
-    base_: Array
-    output_scale_: Array
+    _: KW_ONLY
+    reconstruction: float = 0.5
+
+    base_: Array = field(init=False)
+    output_scale_: Array = field(init=False)
     """Units in which the block predicts each output."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:

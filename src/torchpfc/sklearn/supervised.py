@@ -126,23 +126,24 @@ class SupervisedPFC(PFCEstimator):
 
         $$\sum_i w_i (\|t_i - y_i\|^2 + \lambda \|x_i - W_x h_i\|^2) / \sum_i w_i$$
 
-        With early stopping the block is left where that of the rows held out was smallest.
+        With early stopping the block is left where that of the rows held out was smallest; a change counts that is
+        larger than its standard error over these rows.
         """
 
-        def error(y: Tensor, x: Tensor, rows: Rows) -> Tensor:
-            errors = (y - rows.target).square().sum(1)
+        def errors(y: Tensor, x: Tensor, rows: Rows) -> Tensor:
+            found = (y - rows.target).square().sum(1)
             if self.reconstruction:
-                errors = errors + float(self.reconstruction) * (x - rows.x).nan_to_num(nan=0.0).square().sum(1)
-            return (rows.weight * errors).sum() / rows.weight.sum()
+                found = found + float(self.reconstruction) * (x - rows.x).nan_to_num(nan=0.0).square().sum(1)
+            return found
 
         def objective(model: nn.Module, x: Tensor, numbers: Tensor) -> Scored:
-            out = block.couple(x)
-            return Scored(error(out.y, out.x, train.select(numbers)), out.y)
+            out, rows = block.couple(x), train.select(numbers)
+            return Scored((rows.weight * errors(out.y, out.x, rows)).sum() / rows.weight.sum(), out.y)
 
         @torch.no_grad()
-        def held_out_error() -> Tensor:
+        def held_out_errors() -> Tensor:
             h = codes(block.eval(), held.x)
-            return error(F.linear(h, block.weight_y), F.linear(h, block.weight_x), held).double().cpu()
+            return errors(F.linear(h, block.weight_y), F.linear(h, block.weight_x), held).double().cpu()
 
         optimizer = torch.optim.Adam(block.parameters(), lr=self._learning_rate(train.x.shape[1]))
         if block.nonnegative:
@@ -151,12 +152,16 @@ class SupervisedPFC(PFCEstimator):
         numbers = torch.arange(len(train.x), device=train.x.device)  # in place of targets: a row has a weight too
         batches = Batches(train.x, numbers, batch_size=batch_size, seeds=generator)
         stopping = EarlyStopping(int(self.n_iter_no_change), watch_accuracy=False, tol=float(self.tol))
-        best, lowest, epoch = BestWeights(block), held_out_error(), 0
-        stopping.update(lowest, -lowest)
+        best, lowest, epoch = BestWeights(block), held_out_errors(), 0
+        share = (held.weight / held.weight.sum()).double().cpu()
+        stopping.update(share @ lowest, -(share @ lowest))
         for stats in fit(block, optimizer, batches, objective, epochs=int(self.max_iter), capture=False):
-            epoch, found = stats.epoch + 1, held_out_error()
-            self._say(f"epoch {epoch}: held-out error {found:.5f} ({stats.seconds:.2f} s)")
-            best.keep(block, stopping.update(found, -found))
+            epoch, found = stats.epoch + 1, held_out_errors()
+            self._say(f"epoch {epoch}: held-out error {float(share @ found):.5f} ({stats.seconds:.2f} s)")
+            better = _surely_less(found, lowest, share)
+            lowest = found if better else lowest
+            loss = share @ found if better else share.new_tensor(torch.inf)
+            best.keep(block, stopping.update(loss, -loss))
             if self.early_stopping and stopping.stopped:
                 break
         if self.early_stopping:
@@ -195,3 +200,16 @@ class SupervisedPFC(PFCEstimator):
             self._check_numbers("learning_rate", low=0, above=True)
         self._check_numbers("validation_fraction", low=0, high=0.5)
         self._check_scale()
+
+
+def _surely_less(errors: Tensor, before: Tensor, share: Tensor) -> bool:
+    """Whether the errors of some rows have fallen by more than the standard error of their mean change.
+
+    Args:
+        errors: Those of each row.
+        before: The same before a change.
+        share: The weights of the rows, which add up to 1.
+    """
+    change = errors - before
+    mean = share @ change
+    return bool(mean < -(share.square() @ (change - mean).square()).sqrt())

@@ -16,6 +16,7 @@ from torchpfc.checkpoint import (
     MOST_OF_A_MODEL,
     STATE_FILE,
     CorruptFileError,
+    delete_stale,
     load_checkpoint,
     read_json,
     reading,
@@ -126,8 +127,10 @@ def new_certificate(folder: Path) -> Path:
     return next(path for k in count(1) if not (path := folder / f"certificate-{k}.json").exists())
 
 
-def delete_stale_snapshots(folder: Path) -> None:
-    """Deletes the snapshots that do not belong to the model of a folder: what came before, or never was finished.
+def delete_what_was(folder: Path) -> None:
+    """Deletes what does not belong to the model of a folder: what came before, or never was finished.
+
+    A process that is killed leaves it, and it may hold what the model has forgotten.
 
     Args:
         folder: That of the model, which nobody else changes meanwhile.
@@ -136,6 +139,9 @@ def delete_stale_snapshots(folder: Path) -> None:
     for path in folder.glob(f"{SNAPSHOTS}*"):
         if own is not None and path != own and re.fullmatch(rf"{SNAPSHOTS}(-\d+)?", path.name):
             path.unlink() if path.is_symlink() else shutil.rmtree(path)
+    delete_stale(folder)
+    if "ledger" in read_json(folder / STATE_FILE)["state"]:
+        (folder / _EARLIER_LEDGER).unlink(missing_ok=True)
 
 
 def save_ledger(path: Path, ledger: Ledger, model: nn.Module | None = None) -> None:
