@@ -183,9 +183,6 @@ def build_parser() -> argparse.ArgumentParser:
         "--how", choices=("zero", "reinitialize", "remove"), default="zero", help="what to leave (default: %(default)s)"
     )
     forgetting.add_argument("--exact", action="store_true", help="replay the training without them, from a snapshot")
-    forgetting.add_argument(
-        "--certificate", type=_output_file, metavar="FILE", help="where to write it; default: beside the model"
-    )
     forgetting.add_argument("--device", default="auto", help="of a replay: cpu, cuda or auto (default)")
     forgetting.add_argument("--data-dir", type=Path, metavar="DIR", help="of a replay; default: as for run")
     forgetting.set_defaults(run=_forget)
@@ -355,25 +352,21 @@ def _data_get(name: list[str], data_dir: Path | None) -> int:
     return 0
 
 
-def _forget(
-    model: Path, how: How, exact: bool, certificate: Path | None, device: str, data_dir: Path | None, **what: Any
-) -> int:
-    from torchpfc.checkpoint import check_writable
+def _forget(model: Path, how: How, exact: bool, device: str, data_dir: Path | None, **what: Any) -> int:
     from torchpfc.unlearning import forget, load_model, save_model
-    from torchpfc.unlearning.models import FORGOTTEN, new_certificate
+    from torchpfc.unlearning.models import FORGOTTEN, keep_certificate, prepare_certificate
 
     with _explained(ValueError, RuntimeError), _changing(model):
-        path = new_certificate(model) if certificate is None else certificate
-        check_writable(path)  # what was forgotten stays so, with its certificate or without
         saved = load_model(model)
         if exact:
             done = _replay(model, saved, how, device, data_dir=data_dir, **what)
         else:
             done = forget(saved.block, saved.ledger, how=how, **what)
             forgotten = sorted({*saved.about.get(FORGOTTEN, ()), *done.batches})
+            prepare_certificate(model, done)
             save_model(model, saved.block, saved.ledger, {**saved.about, FORGOTTEN: forgotten})
-        done.save(path)
-    print(f"{done}\nwrote {path}")
+        place = keep_certificate(model)
+    print(f"{done}\nwrote {place}")
     return 0
 
 

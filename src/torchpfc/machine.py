@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ CPU_INFO = Path("/proc/cpuinfo")  # Linux only
 
 def cpu_name() -> str:
     """The processor, by its name where the system tells it, else by its kind."""
-    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return [*names, platform.processor() or platform.machine()][0]
+    return _name_in(CPU_INFO) or platform.processor() or platform.machine()
+
+
+@cache
+def _name_in(path: Path) -> str:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def describe_versions() -> dict[str, str]:

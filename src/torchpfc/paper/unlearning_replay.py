@@ -35,6 +35,7 @@ from torchpfc.unlearning.models import (
     SNAPSHOTS,
     delete_what_was,
     new_snapshots,
+    prepare_certificate,
     save_model,
     snapshots_of,
 )
@@ -289,6 +290,7 @@ def forget_exactly(
             sha256_before=fingerprint(saved.block),
             obstacle="",
         )
+        prepare_certificate(folder, report)
         save_model(folder, training.at_best(), training.ledger, {**about, SNAPSHOTS: changed.name})
     finally:
         delete_what_was(folder)
