@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -62,7 +63,9 @@ class BatchRecord(NamedTuple):
         """What `to_plain` made plain, checked."""
         record = cls(**{**plain, "name": name_from_plain(plain["name"])})
         numbers = record.rows, record.seed or 0, record.per_class or 1, record.parts
-        if not (isinstance(record.sha256, str) and all(type(n) is int and 0 <= n < 2**64 for n in numbers)):
+        if not (
+            re.fullmatch("[0-9a-f]{64}", record.sha256) and all(type(n) is int and 0 <= n < 2**64 for n in numbers)
+        ):
             raise ValueError(f"a record must have a hash and whole numbers, got {plain}")
         return record
 

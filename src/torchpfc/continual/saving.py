@@ -39,8 +39,12 @@ def to_state(
         for name, value in portion.tensors().items()
     }
     names = [[portion.label, [name_to_plain(batch) for batch in portion.batches]] for portion in portions]
-    known = [record.to_plain() for record in records.values() if record is not None]
-    return state | {f"{prefix}{_PORTIONS}names": _text(names), f"{prefix}{_PORTIONS}records": _text(known)}
+    known = [record for record in records.values() if record is not None]
+    # A stream may have very many: names and numbers without their keys, and hashes as bytes.
+    rows = [[name_to_plain(name), *numbers] for name, *numbers in (record._replace(sha256="") for record in known)]
+    hashes = torch.tensor([list(bytes.fromhex(record.sha256)) for record in known], dtype=torch.uint8).view(-1, 32)
+    named = {"names": _text(names), "records": _text(rows), "hashes": hashes}
+    return state | {f"{prefix}{_PORTIONS}{name}": value for name, value in named.items()}
 
 
 def _text(content: Any) -> Tensor:
@@ -65,7 +69,12 @@ def take_from_state(
         return _portions_of_block(state, f"{prefix}block."), {}
     names = _parsed(saved.pop("names"))
     known = _parsed(saved.pop("records")) if "records" in saved else []
-    records = {record.name: record for record in map(BatchRecord.from_plain, known)}
+    hashes = saved.pop("hashes").tolist() if "hashes" in saved else []
+    records = {}
+    for row, sha256 in zip(known, hashes, strict=True):
+        plain = dict(zip(BatchRecord._fields, row, strict=True)) | {"sha256": bytes(sha256).hex()}
+        record = BatchRecord.from_plain(plain)
+        records[record.name] = record
     _check(names, saved)
     found: list[dict[str, Tensor]] = [{} for _ in names]
     for key, value in saved.items():
