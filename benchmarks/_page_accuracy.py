@@ -30,7 +30,8 @@ def tell_tables(data: Data) -> Told:
         means = [_mean(found["scores"].get(model)) for model in TABLE_MODELS]
         rows.append([name, f"{found['rows']:,} x {found['features']}, {kind}", *map(_percent, means)])
     compared = [model for model in TABLE_MODELS if model != SCALED]
-    ranks = mean_ranks([{model: _mean(found["scores"].get(model)) for model in compared} for found in sets.values()])
+    scores = [{model: _mean(found["scores"].get(model)) for model in compared} for found in sets.values()]
+    ranks, whole = mean_ranks(scores), [some for some in scores if None not in some.values()]
     rows.append(["mean rank", "", *(f"{ranks[model]:.2f}" if model in ranks else "" for model in TABLE_MODELS)])
     short = [name for name, found in sets.items() if shortfall(found["scores"]["pfc"], found["scores"][SCALED])]
     text = paragraphs(
@@ -44,8 +45,9 @@ def tell_tables(data: Data) -> Told:
         " as they are.",
         grid(["set", "rows x features", *TABLE_MODELS.values()], rows, words=2),
         sentences(
-            f"Ranks are means over the tables that all {len(ranks)} were fitted to; 1 is the best.",
-            _behind(ranks),
+            "The rank of a model, 1 for the best, is a mean over the tables that it was fitted to.",
+            _behind(ranks, "on all tables"),
+            _behind(mean_ranks(whole), f"on the {len(whole)} that all models were fitted to"),
             "A scaler in front should not be needed: without it we want at most a point less, or one standard error of"
             " the difference over folds where that is more.",
             f"That is missed on {listed(short)}." if short else "That holds on every table.",
@@ -55,18 +57,18 @@ def tell_tables(data: Data) -> Told:
 
 
 def mean_ranks(sets: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
-    """The mean rank of each model over the sets that all of them have a score of; equal scores share their ranks.
+    """The mean rank of each model over the sets that it has a score of, among those that have one; equals share ranks.
 
     Example:
-        >>> mean_ranks([{"a": 90.0, "b": 80.0}, {"a": 70.0, "b": 70.0}, {"a": 1.0, "b": None}])
-        {'a': 1.25, 'b': 1.75}
+        >>> mean_ranks([{"a": 90.0, "b": 80.0}, {"a": 70.0, "b": 70.0}, {"a": 1.0, "b": None}, {"a": 2.0, "b": 3.0}])
+        {'a': 1.375, 'b': 1.5}
     """
-    whole = [scores for scores in sets if None not in scores.values()]
     ranks: dict[str, list[float]] = {}
-    for scores in whole:
-        for model, own in scores.items():
-            better = sum(other > own for other in scores.values())
-            equal = sum(other == own for other in scores.values())
+    for scores in sets:
+        there = {model: score for model, score in scores.items() if score is not None}
+        for model, own in there.items():
+            better = sum(other > own for other in there.values())
+            equal = sum(other == own for other in there.values())
             ranks.setdefault(model, []).append(better + (equal + 1) / 2)
     return {model: statistics.mean(found) for model, found in ranks.items()}
 
@@ -83,11 +85,11 @@ def shortfall(raw: Sequence[float], scaled: Sequence[float]) -> bool:
     return statistics.mean(difference) > max(1.0, error)
 
 
-def _behind(ranks: Mapping[str, float]) -> str:
+def _behind(ranks: Mapping[str, float], where: str) -> str:
     if not {"pfc", "mlp"} <= ranks.keys():
         return ""
     place = "not behind" if ranks["pfc"] <= ranks["mlp"] else "behind"
-    return f"Ours has a mean rank of {ranks['pfc']:.2f}, {place} that of the MLP ({ranks['mlp']:.2f})."
+    return f"Ours has a mean rank of {ranks['pfc']:.2f} {where}, {place} that of the MLP ({ranks['mlp']:.2f})."
 
 
 LEARNERS = {
@@ -153,8 +155,9 @@ def tell_streams(data: Data) -> Told:
     text = paragraphs(
         f"Each example is asked about first and shown then. Accuracy in percent over all but the first"
         f" {data['unjudged']}, n = 1 run; ours may have {data['max_parts']} parts. The last columns are milliseconds"
-        f" of ours for one example: the mean of {data['unjudged']}, after the first {data['unjudged']} and at the end; and"
-        " what it keeps of a stream of 5,000 examples, after half of them and after all.",
+        " of one processor that ours takes for one example: the mean of"
+        f" {data['unjudged']}, after the first {data['unjudged']} and at the end; and what it keeps"
+        " of a stream of 5,000 examples, after half of them and after all.",
         grid(heads, rows, words=1),
     )
     return Told(text, [])
