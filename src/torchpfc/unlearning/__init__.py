@@ -1,8 +1,10 @@
 """Taking knowledge out: from batches or examples to the columns that hold them, exact replay, and an audit of both."""
 
-from torchpfc.unlearning.audit import Audit, Membership, Relearning, audit, membership_attack, steps_to_relearn
+from torchpfc.unlearning.audit import Audit, Knowledge, Relearning, audit, steps_to_relearn
 from torchpfc.unlearning.forget import forget
 from torchpfc.unlearning.keeping import keep_forgotten
+from torchpfc.unlearning.learners import Reteaching, losses_of_learner, score_of_learner
+from torchpfc.unlearning.membership import Membership, membership, membership_attack
 from torchpfc.unlearning.models import SavedModel, load_ledger, load_model, save_ledger, save_model
 from torchpfc.unlearning.replay import ReplayReport, retrain_without
 from torchpfc.unlearning.report import ForgetReport, fingerprint
@@ -11,9 +13,11 @@ from torchpfc.unlearning.snapshots import Snapshots
 __all__ = [
     "Audit",
     "ForgetReport",
+    "Knowledge",
     "Membership",
     "Relearning",
     "ReplayReport",
+    "Reteaching",
     "SavedModel",
     "Snapshots",
     "audit",
@@ -22,9 +26,12 @@ __all__ = [
     "keep_forgotten",
     "load_ledger",
     "load_model",
+    "losses_of_learner",
+    "membership",
     "membership_attack",
     "retrain_without",
     "save_ledger",
     "save_model",
+    "score_of_learner",
     "steps_to_relearn",
 ]
