@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from _page_words import Data, Told, grid, listed, paragraphs, sentences, significant
+from _page_words import Data, Told, grid, listed, paragraphs, sentences, significant, times
 
 TABLE_MODELS = {
     "pfc": "ours",
@@ -202,6 +202,65 @@ def tell_estimators(data: Data) -> Told:
         f" test digits at the end, and the perceptron, which is shown each class 20 times, {staged['mlp']:.1f} %.",
     )
     return Told(text, [])
+
+
+FORGETTERS = {
+    "ours": "`ContinualPFC`",
+    "ours with a read-out": "`ContinualPFC` with a read-out",
+    "sisa": "SISA",
+    "perceptron": "one perceptron, trained anew",
+}
+FORGETTING_SETS = {"mnist": "MNIST", "clinc150": "CLINC150"}
+CHEAP = 20
+"""How many times cheaper than training anew we want forgetting to be."""
+
+
+def tell_forgetting(data: Data) -> Told:
+    """What `forgetting.py` found."""
+    parts, cheaper = [], {}
+    heads = ["learner", "s to forget", "s to train anew", "times cheaper", "shown again, %"]
+    heads += ["test before, %", "after", "attack before", "after", "bits of never seen", "n"]
+    for name, found in data["data"].items():
+        rows = []
+        for key, runs in ((key, found["learners"][key]) for key in FORGETTERS if key in found["learners"]):
+            forget, anew = (statistics.median(run[f"{kind}_seconds"] for run in runs) for kind in ("forget", "retrain"))
+            row = [FORGETTERS[key], significant(forget), significant(anew), times(anew / forget)]
+            row.append(f"{100 * statistics.mean(run['share_again'] for run in runs):.0f}")
+            row += [_percent(statistics.mean(run[when]["accuracy"] for run in runs)) for when in ("before", "after")]
+            row += [_attack([run[when] for run in runs]) for when in ("before", "after")]
+            same = sum(run["same_bits"] for run in runs)
+            rows.append([*row, "yes" if same == len(runs) else f"{same} of {len(runs)}", str(len(runs))])
+        ours = found["learners"]["ours"]
+        cheaper[FORGETTING_SETS[name]] = statistics.median(
+            run["retrain_seconds"] / run["forget_seconds"] for run in ours
+        )
+        least = statistics.median(run["alone_seconds"] / run["forget_seconds"] for run in ours)
+        parts += [
+            f"**{FORGETTING_SETS[name]}: {found['rows']:,} rows in {found['batches']:,} batches,"
+            f" {ours[0]['forgotten_rows']:,} rows to forget**",
+            grid(heads, rows, words=1),
+            f"Making the parts of each batch by itself, without putting them together after each, would take"
+            f" {times(least)} times as long as forgetting: nobody can train ours anew sooner.",
+        ]
+    missed = [name for name, ratio in cheaper.items() if ratio < CHEAP]
+    text = paragraphs(
+        f"SISA has {data['shards']} shards of {data['slices']} slices. Seconds are those of one processor core until"
+        " the first answer, as medians over n seeds, and accuracies are means. What is shown again is a share of the"
+        " rows that training had shown, each as often as it was. The attack is the chance that a forgotten row has a higher"
+        " score for its class than a row that nobody has seen, with its standard error; 0.5 is guessing.",
+        *parts,
+        sentences(
+            f"Forgetting with ours is {listed([f'{times(r)} times cheaper on {name}' for name, r in cheaper.items()])}"
+            f" than training it anew; we want at least {CHEAP}.",
+            f"That is missed on {listed(missed)}." if missed else "That holds on both." if len(cheaper) > 1 else "",
+        ),
+    )
+    return Told(text, [])
+
+
+def _attack(found: Sequence[Data]) -> str:
+    error = math.sqrt(sum(one["standard_error"] ** 2 for one in found)) / len(found)
+    return f"{statistics.mean(one['auroc'] for one in found):.3f} ± {error:.3f}"
 
 
 def _mean(scores: Sequence[float] | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Audits of estimators and the continual learner: planted cases in which the attack must see membership, or must not."""
+"""Audits of learners with labels: planted cases in which the attack must see membership, or must not."""
 
 import json
 from copy import deepcopy
