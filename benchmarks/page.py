@@ -112,11 +112,11 @@ ACCURACY_SECTIONS = (
     Section("Tables as they come", "tables.json", "python benchmarks/tables.py", tell_tables),
     Section("Intents one at a time", "intents.json", "TORCHPFC_DATA=DATA python benchmarks/intents.py", tell_intents),
     Section("Streams of single examples", "streams.json", "python benchmarks/streams.py", tell_streams),
-    Section("Images", "images.json", "TORCHPFC_DATA=DATA python benchmarks/images.py", tell_images),
+    Section("Images", "images.json", "OMP_NUM_THREADS=1 TORCHPFC_DATA=DATA python benchmarks/images.py", tell_images),
     Section(
         "The price of forgetting",
         "forgetting.json",
-        "TORCHPFC_DATA=DATA python benchmarks/forgetting.py",
+        "OMP_NUM_THREADS=1 TORCHPFC_DATA=DATA python benchmarks/forgetting.py",
         tell_forgetting,
     ),
     Section("Against a tuned perceptron", "estimators.json", "python benchmarks/estimators.py", tell_estimators),

@@ -2,8 +2,8 @@
 
 Sets that come with river: `PFCClassifier.partial_fit` with single rows and a bound on its parts, against river's
 Hoeffding tree and adaptive random forest, Gaussian naive Bayes, and the class of the example before. Accuracy over the
-whole stream after the first hundred, in percent, seconds for an example, asking and learning together, and what ours
-keeps, halfway and at the end. What is there already is not measured again, unless --again says so.
+whole stream after the first hundred, in percent, seconds of one processor for an example, asking and learning together,
+and what ours keeps, halfway and at the end. What is there already is not measured again, unless --again says so.
 
     python benchmarks/streams.py [--sets phishing bananas] [--again] [--out FILE]
 """
@@ -84,10 +84,10 @@ def follow(make: Callable[[], Any], stream: Iterator[Example]) -> dict[str, floa
     """Asks, then tells."""
     model, right, times, half = make(), [], [], 0.0
     for x, y in stream:
-        begin = time.perf_counter()
+        begin = time.process_time()
         right.append(model.predict_one(x) == y)
         model.learn_one(x, y)
-        times.append(time.perf_counter() - begin)
+        times.append(time.process_time() - begin)
         if len(times) == MOST // 2:
             half = bytes_of(model)
     first, last = (float(np.mean(some)) for some in (times[UNJUDGED : 2 * UNJUDGED], times[-UNJUDGED:]))

@@ -24,7 +24,9 @@ for label in range(10):  # one class after another, none of them twice
     staged.partial_fit(X[y == label], y[y == label], classes=range(10), batch_id=label)
 print(f"\nOne class after another: {staged.score(X_test, y_test):.1%}.")
 
-report = staged.forget(3)
+certificate = staged.forget(3)
 right = staged.predict(X_test) == y_test
-print(f"After forgetting the threes ({report.num_columns} parts): {right[y_test == 3].mean():.1%} of these, ", end="")
+print(
+    f"After forgetting the threes ({certificate.num_columns} parts): {right[y_test == 3].mean():.1%} of these, ", end=""
+)
 print(f"{right[y_test != 3].mean():.1%} of the others.")

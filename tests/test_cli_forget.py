@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from torchpfc import PFCBlock
+from torchpfc import PFCBlock, unlearning
 from torchpfc.checkpoint import states
 from torchpfc.cli import main
 from torchpfc.locks import held
 from torchpfc.optim.ledger import Ledger
-from torchpfc.unlearning import fingerprint, load_model, save_model
+from torchpfc.unlearning import Certificate, fingerprint, load_model, models, save_model
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ def test_batches_are_forgotten_in_place_and_reported(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = load_model(model).block
-    assert main(["forget", str(model), "--batches", "2:4", "--report", str(tmp_path / "report.json")]) == 0
+    assert main(["forget", str(model), "--batches", "2:4"]) == 0
     after = load_model(model)
     assert not after.block.weight_x[:, 2:6].any() and not after.block.weight_y[:, 2:6].any()
     kept = [0, 1, 6, 7, 8, 9]
     assert torch.equal(after.block.weight_x[:, kept], before.weight_x[:, kept])
     assert after.ledger.columns_of([2, 3]) == ()
-    report: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
+    report: dict[str, Any] = json.loads((model / "certificate-1.json").read_text())
     assert report["batches"] == [2, 3] and report["columns"] == [[2, 6]] and report["exact"] is False
     assert report["sha256_before"] == fingerprint(before) and report["sha256_after"] == fingerprint(after.block)
     printed = capsys.readouterr().out
@@ -43,6 +43,16 @@ def test_batches_are_forgotten_in_place_and_reported(
 def test_examples_can_be_named_and_columns_removed(model: Path) -> None:
     assert main(["forget", str(model), "--examples", "11,0:2", "--how", "remove"]) == 0
     assert load_model(model).block.num_basis == 10 - 6
+
+
+def test_each_certificate_is_kept_beside_the_model(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for id in (1, 3):
+        assert main(["forget", str(model), "--batches", str(id)]) == 0
+    first, second = (Certificate.load(model / f"certificate-{k}.json") for k in (1, 2))
+    assert first.batches == (1,) and second.batches == (3,) and first.sha256_after == second.sha256_before
+    assert f"wrote {model / 'certificate-2.json'}" in capsys.readouterr().out
+    assert main(["verify", str(model / "certificate-1.json")]) == 1
+    assert "refused: the certificate does not claim" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -64,18 +74,25 @@ def test_what_cannot_be_forgotten_is_one_line_and_changes_nothing(
     assert {path.name: path.read_bytes() for path in model.iterdir()} == before
 
 
-def test_a_report_that_cannot_be_written_is_said_before_anything_is_forgotten(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_certificate_is_there_whenever_the_model_has_forgotten(
+    when: str, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = {path.name: path.read_bytes() for path in model.iterdir()}
-    for report in ("/proc/report.json", str(tmp_path / ("long" * 63))):  # where not even root may write
-        assert main(["forget", str(model), "--batches", "2", "--report", report]) == 2
-        error = capsys.readouterr().err
-        assert report in error and error.startswith("torchpfc forget: ") and error.count("\n") == 1
-    with pytest.raises(SystemExit):
-        main(["forget", str(model), "--batches", "2", "--report", str(tmp_path / ("long" * 64))])
-    assert "must name a file in a folder that exists" in capsys.readouterr().err
-    assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+    """A process that ends just before the model is saved leaves none; one that ends just after, the next finishes."""
+    whole = models.save_model
+
+    def stop(*arguments: Any) -> None:
+        if when == "after":
+            whole(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unlearning, "save_model", stop)
+        assert main(["forget", str(model), "--batches", "2"]) == 130
+    assert main(["forget", str(model), "--batches", "77"]) == 2  # refused
+    found = [Certificate.load(path).batches for path in model.glob("certificate*.json")]
+    assert found == ([(2,)] if when == "after" else []) and not (model / ".certificate.json").exists()
+    assert (load_model(model).ledger.columns_of([2]) == ()) == (when == "after")
 
 
 @pytest.mark.parametrize("stop", ["before", "after"])
@@ -180,13 +197,14 @@ def test_what_was_forgotten_in_place_does_not_come_back_with_a_replay(how: str, 
     rows = load_model(one).ledger.rows_of
     exactly = ["--exact", "--device", "cpu"]
     assert main(["forget", str(one), "--batches", "3", "--how", how]) == 0
-    before, report = fingerprint(load_model(one).block), tmp_path / "report.json"
+    before, report = fingerprint(load_model(one).block), one / "certificate-2.json"
     what = ["--batches", "5"] if option == "--batches" else ["--examples", ",".join(map(str, rows(5)))]
-    assert main(["forget", str(one), *what, *exactly, "--report", str(report)]) == 0
+    assert main(["forget", str(one), *what, *exactly]) == 0
     assert main(["forget", str(other), "--batches", "3,5", *exactly]) == 0
     assert fingerprint(load_model(one).block) == fingerprint(load_model(other).block)
-    told = json.loads(report.read_text())
-    assert told["batches"] == [3, 5] and told["sha256_before"] == before
+    told = Certificate.load(report)
+    assert told.batches == (3, 5) and told.sha256_before == before
+    assert told.settings is not None and told.settings["in_place"] == [3]
     assert "forgotten" not in load_model(one).about
 
 
@@ -242,8 +260,8 @@ def test_a_kept_model_forgets_exactly(tmp_path: Path, capsys: pytest.CaptureFixt
     folder = tmp_path / "models" / "unlearning-0"
     snapshots = len(list((folder / "snapshots").iterdir()))
     capsys.readouterr()
-    report = tmp_path / "report.json"
-    assert main(["forget", str(folder), "--batches", "5:8", "--exact", "--device", "cpu", "--report", str(report)]) == 0
+    report = folder / "certificate-1.json"
+    assert main(["forget", str(folder), "--batches", "5:8", "--exact", "--device", "cpu"]) == 0
     assert "bit for bit" in capsys.readouterr().out
     job = Job(change(Unlearning(), **settings, replay=True), 0)
     never = Training(job, Context(open_fabric("cpu", "32"), tmp_path, precision="32"))
@@ -251,5 +269,11 @@ def test_a_kept_model_forgets_exactly(tmp_path: Path, capsys: pytest.CaptureFixt
     never.train()
     assert fingerprint(load_model(folder).block) == fingerprint(never.at_best())
     assert json.loads(report.read_text())["exact"] is True
+    assert main(["verify", str(report)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("confirmed: ") == 3 and "a training that passes over what was forgotten" in printed
+    report.write_text(report.read_text().replace('"epochs": 2', '"epochs": 3'))
+    assert main(["verify", str(report)]) == 1
+    assert "must be as it was written, got one that was changed since" in capsys.readouterr().out
     assert [path.name for path in folder.glob("snapshots*")] == ["snapshots-1"]
     assert len(list((folder / "snapshots-1").iterdir())) == snapshots

@@ -27,6 +27,7 @@ from torchpfc.checkpoint import CorruptFileError, load_checkpoint, save_checkpoi
 from torchpfc.data.formats import DataError
 from torchpfc.explorer.loading import load
 from torchpfc.explorer.session import Session
+from torchpfc.machine import CPU_INFO
 from torchpfc.nn.recurrent import VanillaRNN
 from torchpfc.optim.ledger import Ledger
 from torchpfc.paper.results import Result
@@ -400,6 +401,8 @@ def watching() -> Iterator[list[tuple[str, int]]]:
 
 def is_inside(name: str, flags: int, folder: Path) -> bool:
     path = Path(name)
+    if path == CPU_INFO:
+        return flags & os.O_ACCMODE == os.O_RDONLY
     if path.parent.resolve().is_relative_to(folder):
         return not path.is_symlink() or bool(flags & os.O_NOFOLLOW)
     return path.suffix in (".py", ".pyc") or path.is_relative_to(sys.prefix) or path.is_relative_to(sys.base_prefix)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from torchpfc._version import __version__
 
 if TYPE_CHECKING:
+    from torchpfc.continual.certificate import Certificate, How
     from torchpfc.paper import Experiment, Result
-    from torchpfc.unlearning import ForgetReport, ReplayReport, SavedModel
-    from torchpfc.unlearning.report import How
+    from torchpfc.unlearning import SavedModel, Verdict
 
 # What a subcommand may fail to import, and the extra that brings it.
 EXTRA_OF = {
@@ -183,10 +183,19 @@ def build_parser() -> argparse.ArgumentParser:
         "--how", choices=("zero", "reinitialize", "remove"), default="zero", help="what to leave (default: %(default)s)"
     )
     forgetting.add_argument("--exact", action="store_true", help="replay the training without them, from a snapshot")
-    forgetting.add_argument("--report", type=_output_file, metavar="FILE", help="where to write the report as JSON")
     forgetting.add_argument("--device", default="auto", help="of a replay: cpu, cuda or auto (default)")
     forgetting.add_argument("--data-dir", type=Path, metavar="DIR", help="of a replay; default: as for run")
     forgetting.set_defaults(run=_forget)
+
+    checking = commands.add_parser("verify", help="check a certificate of forgetting, by learning all of it again")
+    checking.add_argument("certificate", type=Path, metavar="CERTIFICATE", help="the file that forgetting wrote")
+    checking.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="a folder with one .npz file of x, y and weight for each batch; of a replay that of the images",
+    )
+    checking.set_defaults(run=_verify)
 
     separation = commands.add_parser(
         "separate",
@@ -343,31 +352,63 @@ def _data_get(name: list[str], data_dir: Path | None) -> int:
     return 0
 
 
-def _forget(
-    model: Path, how: How, exact: bool, report: Path | None, device: str, data_dir: Path | None, **what: Any
-) -> int:
-    import json
-    from dataclasses import asdict
-
-    from torchpfc.checkpoint import check_writable, write_atomically
+def _forget(model: Path, how: How, exact: bool, device: str, data_dir: Path | None, **what: Any) -> int:
     from torchpfc.unlearning import forget, load_model, save_model
-    from torchpfc.unlearning.models import FORGOTTEN
+    from torchpfc.unlearning.models import FORGOTTEN, keep_certificate, prepare_certificate
 
-    done: ForgetReport | ReplayReport
     with _explained(ValueError, RuntimeError), _changing(model):
-        if report is not None:
-            check_writable(report)  # what was forgotten stays so, with its report or without
         saved = load_model(model)
         if exact:
             done = _replay(model, saved, how, device, data_dir=data_dir, **what)
         else:
             done = forget(saved.block, saved.ledger, how=how, **what)
             forgotten = sorted({*saved.about.get(FORGOTTEN, ()), *done.batches})
+            prepare_certificate(model, done)
             save_model(model, saved.block, saved.ledger, {**saved.about, FORGOTTEN: forgotten})
-        if report is not None:
-            write_atomically(report, json.dumps({"exact": exact, **asdict(done)}, indent=1) + "\n")
-    print(done)
+        place = keep_certificate(model)
+    print(f"{done}\nwrote {place}")
     return 0
+
+
+def _verify(certificate: Path, data: Path | None) -> int:
+    from torchpfc.checkpoint import CorruptFileError
+    from torchpfc.unlearning import Certificate, Verdict
+
+    with _explained(ValueError, TypeError, KeyError, RuntimeError):
+        try:
+            verdict = _checked(Certificate.load(certificate), data)
+        except CorruptFileError as error:
+            verdict = Verdict(refused=(str(error),))
+    print(verdict)
+    return 0 if verdict.holds else 1
+
+
+def _checked(certificate: Certificate, data: Path | None) -> Verdict:
+    """The verdict on a certificate, by what its learner needs to be trained again."""
+    from torchpfc.unlearning.verify import cannot_be_repeated, verify
+
+    if refused := cannot_be_repeated(certificate):
+        return refused
+    if certificate.how == "replay":
+        return _checked_replay(certificate, data)
+    if data is None:
+        raise _Problem("--data must name the folder of the batches, one .npz file each")
+    if certificate.learner == "ContinualPFC":
+        return verify(certificate, data)
+    from torchpfc.sklearn.verify import verify_estimator
+
+    return verify_estimator(certificate, data)
+
+
+def _checked_replay(certificate: Certificate, data: Path | None) -> Verdict:
+    import torch
+
+    from torchpfc.paper.devices import open_fabric
+    from torchpfc.paper.unlearning_verify import verify_replay
+
+    device = "cuda" if certificate.machine["device"] == "cuda" and torch.cuda.is_available() else "cpu"
+    assert certificate.settings is not None
+    return verify_replay(certificate, data, open_fabric(device, str(certificate.settings["precision"])))
 
 
 @contextmanager
@@ -382,7 +423,7 @@ def _changing(model: Path) -> Iterator[None]:
         yield
 
 
-def _replay(model: Path, saved: SavedModel, how: How, device: str, **options: Any) -> ReplayReport:
+def _replay(model: Path, saved: SavedModel, how: How, device: str, **options: Any) -> Certificate:
     from torchpfc.paper.devices import open_fabric
     from torchpfc.paper.unlearning_replay import forget_exactly
 

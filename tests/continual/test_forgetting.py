@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from torchpfc import ContinualPFC
-from torchpfc.continual import Forgotten, Likeness, RidgeReadout
+from torchpfc.continual import Likeness, RidgeReadout
+from torchpfc.unlearning import fingerprint
 
 SIZE = 18  # enough for features to be taken for counts
 NAMES = ("mo", 3, ("tu", 1), 0.5, "we", (2, ("x",)))
@@ -62,8 +63,9 @@ def test_forgetting_gives_the_bits_of_never_having_seen(
         if kept:
             never.learn(x, label, batch=name, generator=g)
     gone = [name for name, (_, kept, _) in zip(NAMES, stream, strict=False) if not kept]
-    model.forget(gone)
+    certificate = model.forget(gone)
     assert_same_bits(model, never)
+    assert certificate.exact and certificate.sha256_after == fingerprint(never) == fingerprint(model)
     for name, (seed, kept, signed) in zip(NAMES, stream, strict=False):  # and taught again, it is known again
         if not kept:
             for each in (model, never):
@@ -78,7 +80,7 @@ def test_a_poisoned_first_batch_can_be_taken_out() -> None:
     for each in (model, never):
         each.learn(*batch_of(2), batch="good")
     report = model.forget(["poison"])
-    assert isinstance(report, Forgotten) and report.batches == ("poison",) and report.num_columns > 0
+    assert report.exact and report.batches == ("poison",) and report.num_columns > 0
     assert_same_bits(model, never)
 
 

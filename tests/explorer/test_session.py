@@ -162,10 +162,10 @@ def test_a_preview_of_another_state_is_not_what_forgetting_does(session, loaded)
 
 def test_forgetting_is_that_of_the_library(session, loaded):
     estimator = copy.deepcopy(loaded.subject.estimator)
-    report = estimator.forget([0, 5])
+    report = estimator.forget([0, 5], how="zero")
     view = session.forget([0, 5])
     assert view.report == report
-    assert report.sha256_after == fingerprint(estimator.block_)
+    assert report.sha256_after == fingerprint(estimator.bits())
     x = loaded.examples.x[:4].numpy()
     assert session.explain(example=1).y == pytest.approx(estimator.decision_function(x)[1].tolist(), abs=1e-6)
 

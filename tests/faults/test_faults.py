@@ -93,9 +93,9 @@ class Place:
         return self.operation.read(self.folder)
 
     def names(self) -> list[str]:
-        """The files that the folder holds, whichever number its snapshots have."""
+        """The files that the folder holds, whichever numbers its snapshots and certificates have."""
         paths = (path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
-        return sorted(re.sub(r"snapshots-\d+", "snapshots", path) for path in paths)
+        return sorted({re.sub(r"(snapshots|certificate)-\d+", r"\1", path) for path in paths})
 
 
 @dataclass(frozen=True)

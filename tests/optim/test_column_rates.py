@@ -27,11 +27,11 @@ from torchpfc import (
     stack_models,
     unstack_models,
 )
+from torchpfc.continual.certificate import How
 from torchpfc.nn.stack import select_models_
 from torchpfc.optim import Age, CodeUse
 from torchpfc.training import Batches, SquaredErrors, evaluate, fit
 from torchpfc.unlearning import keep_forgotten
-from torchpfc.unlearning.report import How
 
 STEPS = 4
 

@@ -159,9 +159,9 @@ def test_forgetting_a_batch_removes_its_parts_and_its_class(by_class, digits):
     _, X, _, y = digits
     model = copy.deepcopy(by_class)
     wrote = sum(map(len, model.ledger_.columns_of([103])))
-    report = model.forget(103)
+    report = model.forget(103, how="zero")
     assert report.batches == (103,) and report.num_columns == wrote
-    assert model.n_components_ == by_class.n_components_ and (~model.components_.any(1)).sum() == wrote
+    assert model.n_components_ == by_class.n_components_ - wrote and (~model.components_.any(1)).sum() == wrote
     assert not (model.predict(X) == 3).any() and not model.predict_proba(X)[:, 3].any()
     assert (model.predict(X[y != 3]) == y[y != 3]).mean() > 0.95
     assert len(model.held_out_.x) < len(by_class.held_out_.x)
@@ -194,8 +194,8 @@ def test_what_is_forgotten_was_never_there(digits, gone, random_state):
                 models[-1].partial_fit(X[80 * k : 80 * k + 80] * 10**k, y[80 * k : 80 * k + 80], batch_id=name)
     model, never = models
     empty = copy.deepcopy(model)
-    empty.forget(gone)  # leaves columns of zeros
-    model.forget(gone, how="remove")
+    empty.forget(gone, how="zero")
+    model.forget(gone)
     assert np.array_equal(empty.predict_proba(X_test), never.predict_proba(X_test))
     assert np.array_equal(model.classes_, never.classes_) and np.array_equal(model.components_, never.components_)
     for ask in ("predict_proba", "recognition_score", "codes", "reconstruct"):
@@ -209,8 +209,8 @@ def test_an_announced_class_that_is_not_known_has_no_probability(digits):
     assert probability.shape == (len(X_test), 10) and not probability[:, 3:].any()
     assert np.allclose(probability.sum(1), 1) and set(model.predict(X_test)) == {0, 1, 2}
     with pytest.raises(ValueError, match=r"batches must leave at least one, got all 1; how='remove' takes all of them"):
-        model.forget("a")
-    model.forget("a", how="remove")
+        model.forget("a", how="zero")
+    model.forget("a")
     with pytest.raises(NotFittedError):
         model.predict(X_test)
     assert model.partial_fit(X[y < 2], y[y < 2]).predict_proba(X_test).shape == (len(X_test), 10)

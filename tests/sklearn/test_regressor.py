@@ -75,7 +75,7 @@ def test_batches_add_up_and_can_be_forgotten():
     before = model.score(X_test, y_test)
     assert before > 0.7
     smaller = copy.deepcopy(model)
-    smaller.forget([1, 2], how="remove")
+    smaller.forget([1, 2])
     alone = PFCRegressor(random_state=0).partial_fit(X[:300], y[:300], batch_id=0)
     assert np.allclose(smaller.predict(X_test), alone.predict(X_test))
 

@@ -77,8 +77,8 @@ def test_forgetting_gives_the_bits_of_never_having_seen(Estimator, scale, signed
             never.partial_fit(X, y, batch_id=NAMES[k])
     gone = [NAMES[k] for k, (_, _, kept) in enumerate(stream) if not (kept or k == kept_one)]
     empty = copy.deepcopy(model)
-    empty.forget(gone)
-    report = model.forget(gone, how="remove")
+    empty.forget(gone, how="zero")
+    report = model.forget(gone)
     assert report.batches == tuple(gone) and (report.num_columns > 0) == bool(gone)
     assert report.sha256_after != report.sha256_before or not gone
     assert_same_bits(model, never)
@@ -101,7 +101,7 @@ def test_a_batch_leaves_the_same_whenever_it_comes(state):
         each.partial_fit(X[100:200], y[100:200], batch_id="b")
     one, other = (each._taught.summaries["b"] for each in (early, late))
     assert torch.equal(one.parts, other.parts) and torch.equal(one.held, other.held)
-    late.forget("a", how="remove")
+    late.forget("a")
     assert np.array_equal(early.predict(X), late.predict(X))
     assert 0 < len(one.held) < 20  # a share of them, the others are in means alone
     assert not (one.parts[:10].mT.unsqueeze(1) == torch.tensor(X[100:200])).all(2).any()
@@ -156,7 +156,7 @@ def test_one_negative_batch_gives_signs_to_all_and_takes_them_with_it():
     assert model.block_.nonnegative and model.base_ == y.min()
     model.partial_fit(-X, y, batch_id="signs")
     assert not model.block_.nonnegative and model.base_ == pytest.approx(y.mean())
-    model.forget("signs", how="remove")
+    model.forget("signs")
     assert model.block_.nonnegative and np.array_equal(model.predict(X), before)
 
 
@@ -164,9 +164,9 @@ def test_all_can_be_forgotten_and_learning_begins_anew():
     X, y = batch_of(0, 20, signed=True, gaps=False)
     model = make(PFCRegressor).partial_fit(X[:, :3], y[:, 0], batch_id="a")
     with pytest.raises(ValueError, match=r"batches must leave at least one, got all 1; how='remove' takes all of them"):
-        model.forget("a")
-    report = model.forget(["a"], how="remove")
-    assert report.share == 1 and report.sha256_after == "" and "read-out" in str(report)
+        model.forget("a", how="zero")
+    report = model.forget(["a"])
+    assert report.share == 1 and report.sha256_after == "" and "Model after:  sha256 none" in str(report)
     with pytest.raises(NotFittedError):
         model.predict(X)
     assert_same_bits(model.partial_fit(X, y), make(PFCRegressor).partial_fit(X, y))
@@ -192,7 +192,7 @@ def test_bad_calls_are_refused_and_change_nothing(Estimator):
                 model.partial_fit(inputs, y, batch_id=name)
             assert np.array_equal(model.codes(X), before) and model.n_features_in_ == SIZE
     with pytest.raises(ValueError, match=r"batches must have been learned from, got 'b'"):
-        taught.forget([("a", 1), "b"], how="remove")
+        taught.forget([("a", 1), "b"])
     with pytest.raises(ValueError, match=r"how must be 'zero' or 'remove' after partial_fit, got 'reinitialize'"):
         taught.forget([("a", 1)], how="reinitialize")
     assert taught.ledger_.batches == [0]

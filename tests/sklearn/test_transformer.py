@@ -152,7 +152,7 @@ def test_batches_add_parts_and_can_be_forgotten():
     assert model.n_components_ == 6 and model.scale_.size > 2 * size  # by which all parts are larger now
     assert np.allclose(model.components_[:3], first * (model.scale_.size / size))
     other = copy.deepcopy(model)
-    report = other.forget(9, how="remove")
+    report = other.forget(9)
     assert report.batches == (9,)
     assert np.array_equal(other.components_, first)
     with pytest.raises(ValueError, match=r"X must be non-negative"):

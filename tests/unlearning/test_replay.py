@@ -365,7 +365,7 @@ def test_the_report_prints_the_share() -> None:
     training = Training(every=3)
     training.train()
     text = str(retrain_without(training.train, training.snapshots, batches=[3, 77]))
-    assert "Trained again without 1 batches" in text
+    assert "Forgot 1 batches (replay, exactly)." in text and "Columns" not in text
     assert "Replayed 9 of 12 batches, 75.0%" in text
     assert fingerprint(training.model) in text
 

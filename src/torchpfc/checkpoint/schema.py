@@ -5,7 +5,7 @@ Needs msgspec, which every extra with safetensors brings. Keys that are not name
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from msgspec import Meta, ValidationError, convert
 from torch import Tensor
@@ -23,6 +23,7 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 Column = Annotated[int, Meta(ge=0, le=MOST_COLUMNS)]
 Step = Annotated[int, Meta(ge=0, le=MOST_STEPS)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Sha256OrNone = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]
 Device = Annotated[str, Meta(pattern=r"^[a-z]+(:\d{1,3})?$")]
 Plain = str | int | float | bool | None
 
@@ -159,6 +160,17 @@ class TaughtState(EstimatorState):
     seed: Count
 
 
+class RecordState(TypedDict):
+    """A batch in a certificate."""
+
+    name: Any
+    rows: Count
+    sha256: Sha256
+    seed: Annotated[int, Meta(ge=0)] | None
+    per_class: Annotated[int, Meta(ge=1, le=MOST_COLUMNS)] | None
+    parts: Column
+
+
 class SketchState(TypedDict):
     """How features are distributed."""
 
@@ -184,6 +196,7 @@ class SummaryState(TypedDict):
     moments: MomentState
     held: Tensor
     weight: Tensor
+    record: NotRequired[RecordState | None]
 
 
 class StagedBatches(TypedDict):
@@ -207,6 +220,33 @@ class IndexState(TypedDict):
     skipped: list[Number]
     examples: list[Number]
     moments: list[tuple[Step, Step, Count, Number, Number]]
+
+
+class CertificateState(TypedDict):
+    """A certificate of forgetting."""
+
+    format: int
+    learner: Annotated[str, Meta(pattern=r"^\w{1,100}$")]
+    how: Literal["remove", "zero", "reinitialize", "replay"]
+    exact: bool
+    batches: list[Any]
+    examples: list[Number]
+    unrecorded: list[Any]
+    learned: list[RecordState]
+    settings: dict[str, Any] | None
+    obstacle: str
+    columns: list[tuple[Column, Column]]
+    num_columns: Column
+    share: Finite
+    others_affected: list[Any]
+    resumed_at: Step | None
+    replayed: Step | None
+    machine: dict[str, Plain]
+    sha256_before: Sha256OrNone
+    sha256_after: Sha256OrNone
+    guaranteed: list[str]
+    not_guaranteed: list[str]
+    checksum: Sha256
 
 
 def conform(content: Any, kind: Any) -> None:

@@ -1,6 +1,6 @@
 """Learning classes one after another, so that each batch can be taken out again as if it had never been seen."""
 
-from torchpfc.continual.learner import ConeCoupling, ContinualPFC, Forgotten
+from torchpfc.continual.learner import ConeCoupling, ContinualPFC
 from torchpfc.continual.portion import Portion
 from torchpfc.continual.readout import Likeness, RidgeReadout
 from torchpfc.continual.scaling import Scale, Sketch
@@ -9,7 +9,6 @@ from torchpfc.continual.views import Shifts
 __all__ = [
     "ConeCoupling",
     "ContinualPFC",
-    "Forgotten",
     "Likeness",
     "Portion",
     "RidgeReadout",

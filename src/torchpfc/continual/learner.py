@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -12,12 +12,22 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from torchpfc.continual.certificate import (
+    BatchRecord,
+    Certificate,
+    Content,
+    How,
+    content_of,
+    hash_of,
+)
 from torchpfc.continual.cones import Cones, Look
+from torchpfc.continual.forgetting import certify, portions_of, records_of
 from torchpfc.continual.names import new_name
 from torchpfc.continual.portion import Portion
 from torchpfc.continual.readout import RidgeReadout
 from torchpfc.continual.recipe import Recipe
 from torchpfc.continual.saving import take_from_state, to_state
+from torchpfc.continual.settings import options_from
 from torchpfc.nn.block import PFCBlock
 from torchpfc.optim.ledger import Ledger
 from torchpfc.solvers import FISTA, Solver
@@ -43,16 +53,6 @@ class ConeCoupling:
     r"""What each part adds to the score of its class, $h_r (2 w_r^\top x - w_r^\top W_c h_c - 2 l_1)$."""
     base: Tensor
     """What the read-out adds; zeros without one."""
-
-
-@dataclass(frozen=True)
-class Forgotten:
-    """What `ContinualPFC.forget` did."""
-
-    batches: tuple[Hashable, ...]
-    """The batches that are gone."""
-    num_columns: int
-    """How many parts went with them."""
 
 
 class ContinualPFC(nn.Module):
@@ -116,8 +116,9 @@ class ContinualPFC(nn.Module):
         {1: range(3, 6)}
         >>> model(torch.cat([zeros, ones])).argmax(-1).tolist() == [0] * 10 + [1] * 10
         True
-        >>> model.forget(["monday"])
-        Forgotten(batches=('monday',), num_columns=3)
+        >>> certificate = model.forget(["monday"])
+        >>> certificate.exact, certificate.batches, certificate.num_columns
+        (True, ('monday',), 3)
     """
 
     block: PFCBlock | None
@@ -157,9 +158,10 @@ class ContinualPFC(nn.Module):
         self.solver = FISTA(max_iter=100) if solver is None else solver
         self.scale, self.read_out, self.max_parts, self.wait = scale, read_out, max_parts, wait
         self.block = None
-        self._announced = num_classes
+        self.announced = num_classes
+        """How many classes there may be, where somebody said it."""
         self._portions: list[Portion] = []
-        self._names: dict[Hashable, None] = {}
+        self._records: dict[Hashable, BatchRecord | None] = {}
         self._found_weight: tuple[RidgeReadout, Tensor] | None = None
         self._found_cones: tuple[tuple[int, int], Cones] | None = None
         # Says where the model lives while there is no part yet.
@@ -172,7 +174,17 @@ class ContinualPFC(nn.Module):
     def num_classes(self) -> int:
         """How many classes there may be, or are where nobody said it."""
         seen = max((portion.label for portion in self._portions), default=-1) + 1
-        return seen if self._announced is None else self._announced
+        return seen if self.announced is None else self.announced
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lives."""
+        return self._anchor.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its weights."""
+        return self._anchor.dtype
 
     @property
     def num_basis(self) -> int:
@@ -195,7 +207,12 @@ class ContinualPFC(nn.Module):
     @property
     def batches(self) -> tuple[Hashable, ...]:
         """The batches that were learned from, in the order in which they came."""
-        return tuple(self._names)
+        return tuple(self._records)
+
+    @property
+    def records(self) -> tuple[BatchRecord | None, ...]:
+        """What is known of each batch beside its parts; None where version 0.1.0 learned it."""
+        return tuple(self._records.values())
 
     @property
     def inexact(self) -> tuple[Hashable, ...]:
@@ -230,6 +247,7 @@ class ContinualPFC(nn.Module):
         weight: Tensor | ArrayLike | None = None,
         count: int | None = None,
         batch: Hashable = None,
+        content: Content | None = None,
         ledger: Ledger | None = None,
         rows: Iterable[int] | Tensor | None = None,
         generator: torch.Generator | None = None,
@@ -246,6 +264,8 @@ class ContinualPFC(nn.Module):
             count: Parts for each class, by default `columns_per_class`; at most one for every two examples.
             batch: The name under which `forget` knows these examples, anything that can be a key of a dict; a free
                 number by default.
+            content: What certificates are to say of the batch, where these examples are only some of it; by default
+                what `content_of` finds.
             ledger: Is told which parts were made of which examples, as one batch for each class.
             rows: The numbers of the examples, for the ledger.
             generator: Its seed decides where k-means starts; how much it has been used makes no difference.
@@ -253,6 +273,7 @@ class ContinualPFC(nn.Module):
         Returns:
             The columns that each class has gained; no columns where a class waits, and where parts became fewer.
         """
+        given = x, label, weight
         x, label = self._examples(x, label)
         check_at_least_one(count=count)
         weight = None if weight is None else _weights(weight, x)
@@ -261,7 +282,7 @@ class ContinualPFC(nn.Module):
         numbers = None if rows is None else torch.as_tensor(rows if isinstance(rows, Tensor) else list(rows)).cpu()
         if numbers is not None and len(numbers) != len(x):
             raise ValueError(f"rows must number each of the {len(x)} examples, got {len(numbers)} numbers")
-        batch = new_name(batch, self._names)
+        batch = new_name(batch, self._records)
         portions, gained = list(self._portions), {}
         seed = 0 if generator is None else generator.initial_seed()
         for c in torch.unique(label).tolist():
@@ -271,9 +292,11 @@ class ContinualPFC(nn.Module):
             start = sum(portion.count for portion in portions[:-1])
             gained[c] = range(start, start + portions[-1].count)
         total = sum(portion.count for portion in portions)
+        sha256, held = content_of(*given) if content is None else content
+        record = BatchRecord(batch, held, sha256, seed, count, sum(map(len, gained.values())))
         if self.max_parts is not None:
             portions = self._recipe.fewer(portions, self.max_parts)
-        self._replace(portions, self._names | {batch: None})
+        self._replace(portions, self._records | {batch: record})
         if sum(portion.count for portion in portions) < total:
             gained = dict.fromkeys(gained, range(0))
         if ledger is not None:
@@ -282,26 +305,27 @@ class ContinualPFC(nn.Module):
         return gained
 
     @torch.no_grad()
-    def forget(self, batches: Iterable[Hashable], *, keep_columns: bool = False) -> Forgotten:
+    def forget(self, batches: Iterable[Hashable], *, how: How = "remove") -> Certificate:
         """Takes batches out: what is left is, bit for bit, the model that never saw them.
+
+        Where `max_parts` has made one part of several that stay, it is not, and the certificate says so.
 
         Args:
             batches: Their names. Batches that share parts can only be taken out together.
-            keep_columns: Whether their columns stay, as zeros, so that the numbers of the others do too.
+            how: `"remove"`, or `"zero"` for columns that stay, so that the numbers of the others do too.
         """
+        if how not in ("zero", "remove"):
+            raise ValueError(f"how must be 'zero' or 'remove', got {how!r}")
         asked = dict.fromkeys(_names(batches))
-        if unknown := [batch for batch in asked if batch not in set(self.batches)]:
+        if unknown := [batch for batch in asked if batch not in self._records]:
             raise ValueError(f"batches must have been learned from, got {unknown[0]!r}")
-        gone = [portion for portion in self._portions if asked.keys() & set(portion.batches)]
-        for portion in gone:
-            if others := [batch for batch in portion.batches if batch not in asked]:
-                raise ValueError(
-                    f"batches must name all that share a part, got {next(iter(asked))!r} without {others[0]!r} "
-                    f"({len(others)} in all); `inexact` lists such batches"
-                )
-        empty = [portion.emptied() if portion in gone else portion for portion in self._portions]
-        self._replace(empty if keep_columns else [portion for portion in self._portions if portion not in gone])
-        return Forgotten(tuple(asked), sum(portion.count for portion in gone))
+        gone = set(map(id, portions_of(self._portions, asked.keys())))  # portions are not compared, but the same
+        owners = [id(portion) for portion in self._portions for _ in range(portion.count)]
+        columns = [column for column, owner in enumerate(owners) if owner in gone]
+        learned, before = self.records, hash_of(self.state_dict)
+        left = [portion.emptied() if id(portion) in gone else portion for portion in self._portions]
+        self._replace(left if how == "zero" else [p for p in self._portions if id(p) not in gone])
+        return certify(self, how, asked, learned, columns, len(owners), before)
 
     @torch.no_grad()
     def relabel(self, labels: Sequence[int], num_classes: int | None) -> None:
@@ -312,8 +336,8 @@ class ContinualPFC(nn.Module):
             num_classes: How many classes there may be from now on.
         """
         portions = [p if p.label < 0 else replace(p, label=labels[p.label]) for p in self._portions]
-        self._announced = num_classes
-        self._replace(portions, self._names)
+        self.announced = num_classes
+        self._replace(portions, self._records)
 
     @torch.no_grad()
     def columns_forgotten(self, columns: Iterable[int], *, removed: bool) -> None:
@@ -437,8 +461,8 @@ class ContinualPFC(nn.Module):
         if label.is_floating_point() or label.dtype == torch.bool:
             raise TypeError(f"label must be whole numbers, got {label.dtype}")
         lowest, highest = int(label.min()), int(label.max())
-        if lowest < 0 or (self._announced is not None and highest >= self._announced):
-            most = "" if self._announced is None else f" to {self._announced - 1}"
+        if lowest < 0 or (self.announced is not None and highest >= self.announced):
+            most = "" if self.announced is None else f" to {self.announced - 1}"
             wrong = lowest if lowest < 0 else highest
             raise ValueError(f"label must be from 0{most or ' on'}, got {wrong}")
         return x, label
@@ -474,20 +498,20 @@ class ContinualPFC(nn.Module):
 
     # What follows from the portions
 
-    def _replace(self, portions: list[Portion], names: dict[Hashable, None] | None = None) -> None:
+    def _replace(self, portions: list[Portion], records: dict[Hashable, BatchRecord | None] | None = None) -> None:
         """Puts portions in the place of those that there are: all else is computed first, and changed last."""
         encoding = self._recipe.encoding(portions)
         labels = [portion.label for portion in portions for _ in range(portion.count)]
         block = None
         if labels:
             W = self._recipe.columns(portions, encoding)
-            outputs = max(max(labels) + 1, 1) if self._announced is None else self._announced
+            outputs = max(max(labels) + 1, 1) if self.announced is None else self.announced
             owners = torch.arange(outputs, device=W.device).unsqueeze(1) == torch.tensor(labels, device=W.device)
             block = self._make_block(len(W), outputs, len(labels))
             block.set_parts_(W, owners.to(W.dtype))
         self._portions, self._encoding, self.block = portions, encoding, block
         # A stream has many names: whoever knows them says so.
-        self._names = dict.fromkeys(name for p in portions for name in p.batches) if names is None else names
+        self._records = records_of(portions, self._records) if records is None else records
         self._found_weight = self._found_cones = None
 
     def _make_block(self, in_features: int, num_classes: int, num_basis: int) -> PFCBlock:
@@ -551,12 +575,23 @@ class ContinualPFC(nn.Module):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination.update(to_state(self._portions, prefix))
+        destination.update(to_state(self._portions, self._records, prefix))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Makes room for as many parts as were saved."""
-        self._replace(take_from_state(state_dict, prefix, self._anchor.device))
+        portions, known = take_from_state(state_dict, prefix, self._anchor.device)
+        self._replace(portions, records_of(portions, known))
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], *, dtype: torch.dtype | None = None) -> Self:
+        """A learner that knows nothing, with the settings of a certificate.
+
+        Args:
+            settings: Plain values.
+            dtype: The type of its weights.
+        """
+        return cls(**options_from(settings), dtype=dtype)
 
 
 def _numbers(values: Tensor | ArrayLike, name: str) -> Tensor:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchpfc.checkpoint.files import parse_json
+from torchpfc.continual.certificate import BatchRecord
 from torchpfc.continual.names import name_from_plain, name_to_plain
 from torchpfc.continual.portion import Portion
 
@@ -22,11 +23,14 @@ _MAY_LACK = (".parts", ".points", ".waiting")
 """Features of these that were never observed are NaN."""
 
 
-def to_state(portions: Sequence[Portion], prefix: str) -> dict[str, Tensor]:
-    """Portions as tensors; labels and the names of batches are JSON in one of them.
+def to_state(
+    portions: Sequence[Portion], records: Mapping[Hashable, BatchRecord | None], prefix: str
+) -> dict[str, Tensor]:
+    """Portions as tensors; labels, the names of batches and their records are JSON in two of them.
 
     Args:
         portions: The portions.
+        records: Those of the batches.
         prefix: What names begin with.
     """
     state = {
@@ -34,12 +38,23 @@ def to_state(portions: Sequence[Portion], prefix: str) -> dict[str, Tensor]:
         for place, portion in enumerate(portions)
         for name, value in portion.tensors().items()
     }
-    text = json.dumps([[portion.label, [name_to_plain(batch) for batch in portion.batches]] for portion in portions])
-    return state | {f"{prefix}{_PORTIONS}names": torch.tensor(list(text.encode()), dtype=torch.uint8)}
+    names = [[portion.label, [name_to_plain(batch) for batch in portion.batches]] for portion in portions]
+    known = [record for record in records.values() if record is not None]
+    # A stream may have very many: names and numbers without their keys, and hashes as bytes.
+    rows = [[name_to_plain(name), *numbers] for name, *numbers in (record._replace(sha256="") for record in known)]
+    hashes = torch.tensor([list(bytes.fromhex(record.sha256)) for record in known], dtype=torch.uint8).view(-1, 32)
+    named = {"names": _text(names), "records": _text(rows), "hashes": hashes}
+    return state | {f"{prefix}{_PORTIONS}{name}": value for name, value in named.items()}
 
 
-def take_from_state(state: dict[str, Any], prefix: str, device: torch.device) -> list[Portion]:
-    """The portions of a state, which is left without them.
+def _text(content: Any) -> Tensor:
+    return torch.tensor(list(json.dumps(content).encode()), dtype=torch.uint8)
+
+
+def take_from_state(
+    state: dict[str, Any], prefix: str, device: torch.device
+) -> tuple[list[Portion], dict[Hashable, BatchRecord | None]]:
+    """The portions of a state, which is left without them, and the records of batches.
 
     A block that was saved without portions, as version 0.1 did, has one for each run of columns of one class.
 
@@ -51,20 +66,31 @@ def take_from_state(state: dict[str, Any], prefix: str, device: torch.device) ->
     start = f"{prefix}{_PORTIONS}"
     saved = {key[len(start) :]: state.pop(key) for key in list(state) if key.startswith(start)}
     if not saved:
-        return _portions_of_block(state, f"{prefix}block.")
-    text = saved.pop("names")
-    if text.dtype != torch.uint8 or text.ndim != 1:
-        raise ValueError(f"names must be bytes, got {text.dtype} of shape {tuple(text.shape)}")
-    names = parse_json(text.cpu().numpy().tobytes())
+        return _portions_of_block(state, f"{prefix}block."), {}
+    names = _parsed(saved.pop("names"))
+    known = _parsed(saved.pop("records")) if "records" in saved else []
+    hashes = saved.pop("hashes").tolist() if "hashes" in saved else []
+    records = {}
+    for row, sha256 in zip(known, hashes, strict=True):
+        plain = dict(zip(BatchRecord._fields, row, strict=True)) | {"sha256": bytes(sha256).hex()}
+        record = BatchRecord.from_plain(plain)
+        records[record.name] = record
     _check(names, saved)
     found: list[dict[str, Tensor]] = [{} for _ in names]
     for key, value in saved.items():
         place, _, name = key.partition(".")
         found[int(place)][name] = value.to(device, copy=True)
-    return [
+    portions = [
         Portion.from_tensors(tuple(map(name_from_plain, batches)), label, tensors)
         for (label, batches), tensors in zip(names, found, strict=True)
     ]
+    return portions, {**records}
+
+
+def _parsed(text: Tensor) -> Any:
+    if text.dtype != torch.uint8 or text.ndim != 1:
+        raise ValueError(f"names must be bytes, got {text.dtype} of shape {tuple(text.shape)}")
+    return parse_json(text.cpu().numpy().tobytes())
 
 
 def _check(names: Any, saved: Mapping[str, Tensor]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchpfc.data.arrays import read_arrays
 from torchpfc.data.formats import DataError
 from torchpfc.data.images import IMAGE_SETS, load_images
 
@@ -82,7 +83,7 @@ def read_examples(source: str, classes: tuple[str, ...], data_dir: Path | None =
     path = Path(source)
     if not path.is_file():
         raise DataError(f"--data must be one of {', '.join(IMAGE_SETS)}, or an .npz file, got {source!r}")
-    arrays = _read_arrays(path)
+    arrays = read_arrays(path)
     x = next((arrays[name] for name in ("x", "X") if name in arrays), None)
     if x is None or x.ndim < 2 or not len(x) or x.dtype.kind not in "fiub":
         got = "none" if x is None else f"{x.dtype} of shape {x.shape}"
@@ -96,16 +97,6 @@ def read_examples(source: str, classes: tuple[str, ...], data_dir: Path | None =
         raise DataError(f"{path} must hold finite numbers, got infinite ones")
     found = shape if shape is not None and len(shape) == 3 and shape[0] in (1, 3) else None
     return Examples(rows, labels, path.name, found).select(slice(MOST_EXAMPLES))
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:  # a pickle could run code
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, AttributeError) as error:
-        raise DataError(f"{path} must be an .npz file without pickled objects ({error})") from None
-    except Exception as error:  # zipfile and zlib have errors of their own for files that are damaged
-        raise DataError(f"{path} must be an .npz file ({error})") from None
 
 
 def _numbers_of_classes(labels: np.ndarray, classes: tuple[str, ...], source: str) -> Tensor | None:

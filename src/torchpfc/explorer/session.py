@@ -193,7 +193,8 @@ class Session:
         with self._lock:
             copied, view = self._forgotten_copy(batches)
             self._past = [*self._past, (self._now, self._forgotten)][-MOST_UNDO:]
-            self._now, self._forgotten = copied, sorted({*self._forgotten, *view.report.batches})
+            gone = {id for id in batches if id in view.report.batches}
+            self._now, self._forgotten = copied, sorted(gone.union(self._forgotten))
             self._reports.append(view)
             self._version += 1
             return view

@@ -13,7 +13,6 @@ from torchpfc.explorer.subjects import Subject
 from torchpfc.explorer.views import Accuracy, BatchView, PartView, StageView, TimeView, measure, stages_of, thumbnail
 from torchpfc.interpret import ColumnReport, Explanation, describe_columns
 from torchpfc.optim.ledger import merged
-from torchpfc.unlearning import fingerprint
 
 TOP_EXAMPLES = 8
 """How many examples are named that contain most of a part."""
@@ -79,7 +78,7 @@ class Snapshot:
     @cached_property
     def sha256(self) -> str:
         """Over all weights."""
-        return fingerprint(self.subject.block)
+        return self.subject.fingerprint()
 
     @cached_property
     def batches(self) -> list[BatchView]:

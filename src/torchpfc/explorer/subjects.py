@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from torchpfc.continual.certificate import hash_of
 from torchpfc.interpret import Explanation, counterfactual, explain
 from torchpfc.interpret.recognition import Usual
 from torchpfc.nn.block import PFCBlock
 from torchpfc.optim.ledger import Ledger
-from torchpfc.unlearning import ForgetReport, forget
+from torchpfc.unlearning import Certificate, fingerprint, forget
 
 if TYPE_CHECKING:
     from torchpfc.sklearn.base import PFCEstimator
@@ -75,8 +76,12 @@ class Subject(ABC):
         """Inputs as the block sees them."""
 
     @abstractmethod
-    def forget(self, batches: Iterable[int]) -> ForgetReport:
+    def forget(self, batches: Iterable[int]) -> Certificate:
         """Removes what batches wrote, in this model."""
+
+    def fingerprint(self) -> str:
+        """The hash that certificates have of the model."""
+        return fingerprint(self.block)
 
     def adapted(self, x: Tensor, factors: Mapping[int, float]) -> Explanation:
         """What the model says with other amounts of some parts, when the others make the best of that.
@@ -142,9 +147,13 @@ class EstimatorSubject(Subject):
         """Inputs as the block sees them."""
         return self.estimator.encode(x)
 
-    def forget(self, batches: Iterable[int]) -> ForgetReport:
+    def fingerprint(self) -> str:
+        """The hash of all that batches have taught, or of the block after `fit`."""
+        return hash_of(self.estimator.bits) or super().fingerprint()
+
+    def forget(self, batches: Iterable[int]) -> Certificate:
         """Removes what batches wrote, and their rows held out."""
-        report = self.estimator.forget(list(batches))
+        report = self.estimator.forget(list(batches), how="zero")  # parts keep their numbers
         self.block, self.ledger = self.estimator.block_, self.estimator.ledger_
         return report
 
@@ -184,7 +193,7 @@ class BlockSubject(Subject):
         """Inputs in the type of the block."""
         return x.to(self.block.weight_x.dtype)
 
-    def forget(self, batches: Iterable[int]) -> ForgetReport:
+    def forget(self, batches: Iterable[int]) -> Certificate:
         """Removes what batches wrote."""
         report = forget(self.block, self.ledger, batches=batches)
         self._usual = None

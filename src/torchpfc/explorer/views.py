@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchpfc.interpret import Column, Explanation, Term
-from torchpfc.unlearning import ForgetReport
+from torchpfc.unlearning import Certificate
 
 SHOWN_TERMS = 12
 """Parts of an explanation that are shown one by one; the others are added up."""
@@ -162,7 +162,7 @@ class TimeView:
 class ForgetView:
     """What forgetting batches does."""
 
-    report: ForgetReport
+    report: Certificate
     before: Accuracy
     after: Accuracy
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torchpfc.checkpoint import CorruptFileError, load_checkpoint, reading, save_checkpoint
+from torchpfc.continual.certificate import BatchRecord
 from torchpfc.data.streams import Stream, corrupt
 from torchpfc.locks import held
 from torchpfc.nn import PFCBlock, keep_nonnegative
@@ -27,13 +28,14 @@ from torchpfc.paper.settings import change, settings
 from torchpfc.paper.stack_run import Found, make_result
 from torchpfc.paper.unlearning_settings import Unlearning
 from torchpfc.training import Batches, BestWeights, evaluate, fit, random_stream
-from torchpfc.unlearning import ReplayReport, SavedModel, Snapshots, fingerprint, retrain_without
+from torchpfc.unlearning import Certificate, SavedModel, Snapshots, fingerprint, retrain_without
 from torchpfc.unlearning.models import (
     FORGOTTEN,
     LOCK_FILE,
     SNAPSHOTS,
     delete_what_was,
     new_snapshots,
+    prepare_certificate,
     save_model,
     snapshots_of,
 )
@@ -62,6 +64,7 @@ class Training:
         dtype = dtype_of(context.precision)
         self.config, self.sets = config, Sets([job], context, dtype)
         (self.data,) = self.sets.data.values()
+        self.record = BatchRecord(self.data.name, len(self.data.train.x), self.data.fingerprint, job.seed)
         self.block = config.model.build(self.data, random_stream(job.seed, "weights")).to(context.fabric.device, dtype)
         self.optimizer = RMSpropSLW(self.block.parameters(), **settings(config.optimizer), **settings(config.window))
         if config.model.nonnegative:
@@ -123,7 +126,7 @@ class Training:
         batches: Iterable[int] | None = None,
         examples: Iterable[int] | None = None,
         tick: Callable[[float], None] = lambda share: None,
-    ) -> ReplayReport:
+    ) -> Certificate:
         """Goes back to before some data was seen, and trains on without it; the report ends at the best weights."""
         report = retrain_without(lambda: self.train(tick), self.snapshots, batches=batches, examples=examples)
         return replace(report, sha256_after=fingerprint(self.at_best()))
@@ -208,7 +211,8 @@ def run_replay(job: Job, context: Context) -> Result:
     same = one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     if context.test:
         metrics["exact_accuracy"] = training.test_accuracy()
-    metrics |= {"bit_equal": float(same), "replayed_share": report.share, "replayed_batches": float(report.replayed)}
+    metrics |= {"bit_equal": float(same), "replayed_share": report.share}
+    metrics["replayed_batches"] = float(report.replayed or 0)
     metrics["epochs"] = float(job.config.schedule.epochs)
     found = Found(metrics, data={training.data.name: training.data.fingerprint})
     return make_result("unlearning", job, found, context, stages.seconds)
@@ -241,7 +245,7 @@ def forget_exactly(
     examples: Iterable[int] | None = None,
     data_dir: Path | None = None,
     fabric: Fabric,
-) -> ReplayReport:
+) -> Certificate:
     """Replays the training of a model that was kept, without some of it, and keeps what comes of that instead.
 
     The model that comes of it takes the place of the other in one stroke, with its snapshots. Until then all is as it
@@ -272,11 +276,21 @@ def forget_exactly(
         batches = {*batches, *earlier}
     elif examples is not None:
         examples = {*examples, *(row for id in earlier for row in saved.ledger.rows_of(id))}
+    skipped, passed = training.snapshots.passed_over
+    config = {name: about[name] for name in ("config", "seed", "precision")}
+    config |= {"skipped": skipped, "examples": passed, "in_place": earlier}
     changed = new_snapshots(folder)
     try:
         training.snapshots.branch(changed)
         report = training.train_without(batches=batches, examples=examples)
-        report = replace(report, sha256_before=fingerprint(saved.block))
+        report = replace(
+            report,
+            settings=config,
+            learned=(training.record,),
+            sha256_before=fingerprint(saved.block),
+            obstacle="",
+        )
+        prepare_certificate(folder, report)
         save_model(folder, training.at_best(), training.ledger, {**about, SNAPSHOTS: changed.name})
     finally:
         delete_what_was(folder)

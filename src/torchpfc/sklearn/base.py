@@ -18,19 +18,20 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from torchpfc.checkpoint import reading
+from torchpfc.continual.certificate import COPIES, Certificate, How, hash_of
 from torchpfc.continual.scaling import Scale, Sketch
 from torchpfc.interpret import ColumnReport, Explanation, describe_columns
 from torchpfc.interpret.recognition import Usual
+from torchpfc.machine import describe_bits
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.saving import block_from, block_settings
 from torchpfc.optim.ledger import Ledger, whole_numbers
 from torchpfc.sklearn.learning import codes, couple
 from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, InputScale, Rows, dense, feature_scale
-from torchpfc.sklearn.saving import SAVED, load_estimator, save_estimator
-from torchpfc.sklearn.taught import Taught
+from torchpfc.sklearn.saving import SAVED, load_estimator, plain_params, save_estimator
+from torchpfc.sklearn.taught import Taught, as_names
 from torchpfc.solvers import FISTA, FewParts, Implicit
-from torchpfc.unlearning import ForgetReport, forget
-from torchpfc.unlearning.report import How, fingerprint
+from torchpfc.unlearning import forget
 
 DTYPES = (np.float64, np.float32)
 """The types that inputs are computed in; all others become the first."""
@@ -49,7 +50,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     ledger_: Ledger
     _taught: Taught
     """What `partial_fit` was given, batch by batch; nothing after `fit`."""
-    _batch_seed: int
+    batch_seed_: int
     """One seed for all batches: what one leaves must not depend on how many came before."""
     scale_: InputScale
     held_out_: Rows
@@ -109,8 +110,9 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     @property
     def n_components_(self) -> int:
-        """How many parts there are."""
-        return self.block_.num_basis
+        """How many parts there are, without those that were forgotten and left as zeros."""
+        weights = self.block_.weight_x.detach(), self.block_.weight_y.detach()
+        return int((weights[0].any(0) | weights[1].any(0)).sum())
 
     @property
     def components_(self) -> Array:
@@ -215,28 +217,73 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     # Forgetting
 
-    def forget(self, batches: Any, *, how: How = "zero") -> ForgetReport:
+    def forget(self, batches: Any, *, how: How = "remove") -> Certificate:
         """Removes what batches wrote: after `partial_fit`, what is left is the model that never saw them, bit for bit.
 
         Args:
-            batches: The names of the batches, as given to `partial_fit`; one name, or a list of them.
-            how: `"zero"` leaves parts of zeros, so that the numbers of the others stay; `"remove"` makes the model
-                smaller; `"reinitialize"` leaves random parts, in a model of `fit` alone.
+            batches: The names of the batches, as given to `partial_fit`; one name, or several.
+            how: `"remove"` makes the model smaller; `"zero"` leaves parts of zeros, so that the numbers of the others
+                stay; `"reinitialize"` leaves random parts, in a model of `fit` alone.
 
         Returns:
-            What was done, and what that does and does not guarantee.
+            What was done, and what that does and does not guarantee; see `torchpfc verify`.
         """
-        check_is_fitted(self)
-        asked = list(batches) if isinstance(batches, list | set | range | np.ndarray) else [batches]
         if not hasattr(self, "_taught"):
-            return self._forget_learned(whole_numbers(asked, "batches"), how)
-        before = fingerprint(self.block_)
-        report = self._taught.forget(asked, how=how)
+            check_is_fitted(self)
+            return self._forget_learned(whole_numbers(as_names(batches), "batches"), how)
+        before, dtype = hash_of(self.bits), self.block_.weight_x.dtype if hasattr(self, "block_") else torch.float32
+        count, settings = len(self._taught.batches), self._announced()
+        done = self._taught.forget(as_names(batches, self._taught.batches), how=how)
         self._follow()
-        after = fingerprint(self.block_) if hasattr(self, "block_") else ""
-        return replace(report, sha256_before=before, sha256_after=after)
+        return self._certified(
+            replace(
+                done,
+                learner=type(self).__name__,
+                settings=None,
+                obstacle="",
+                machine=describe_bits(self._device(), dtype),
+                sha256_before=before,
+                sha256_after=hash_of(self.bits),
+            ),
+            settings,
+            complete=len(done.learned) == count,
+        )
 
-    def _forget_learned(self, asked: list[int], how: How) -> ForgetReport:
+    def _certified(self, certificate: Certificate, announced: dict[str, Any] | None, *, complete: bool) -> Certificate:
+        """A certificate with the settings of this estimator, if they can be written down."""
+        if not complete:
+            return certificate.unrepeatable("some batches were learned without a record of their content")
+        try:
+            # Batches have the seed that was drawn for them, and the certificate says on what they were learned.
+            params = plain_params(self.get_params(deep=False) | {"random_state": None, "device": None})
+            certificate = replace(certificate, settings={"params": params, "classes": announced})
+            certificate.to_dict()
+        except TypeError as error:
+            return certificate.unrepeatable(error)
+        return certificate
+
+    def bits(self) -> dict[str, Any]:
+        """All that batches have taught, as tensors and plain values; nothing without any."""
+        if not hasattr(self, "_taught") or not self._taught.batches:
+            return {}
+        learned = self._learned()
+        return {name: learned[name] for name in learned if name not in self._about_features()}
+
+    def _announced(self) -> dict[str, Any] | None:
+        """The labels that there will ever be, where somebody said it, for JSON."""
+        return None
+
+    def _draw_batch_seed(self) -> None:
+        # Once, however often all batches are forgotten: a state or a generator gives another number each time.
+        if not hasattr(self, "batch_seed_"):
+            self.batch_seed_ = int(self._generator().initial_seed())
+
+    def _forget_batches(self) -> None:
+        """Forgets that there ever was a `partial_fit`."""
+        for name in ("_taught", "batch_seed_"):
+            self.__dict__.pop(name, None)
+
+    def _forget_learned(self, asked: list[int], how: How) -> Certificate:
         """Removes what `fit` wrote, or batches of version 0.1."""
         generator = self._generator() if how == "reinitialize" else None
         report = forget(self.block_, self.ledger_, batches=asked, how=how, generator=generator)
@@ -244,7 +291,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.held_out_, self._learned_from = self.held_out_.select(kept), None
         self.block_.eval()
         self._calibrate()
-        return report
+        return replace(report, learner=type(self).__name__, guaranteed=report.guaranteed[:2], not_guaranteed=_OF_FIT)
 
     # Saving
 
@@ -289,7 +336,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             "extra": self._extra_state(),
         }
         if hasattr(self, "_taught"):
-            learned |= {"taught": self._taught.state(), "seed": self._batch_seed}
+            learned |= {"taught": self._taught.state(), "seed": self.batch_seed_}
         return learned
 
     def _about_features(self) -> dict[str, Any]:
@@ -306,7 +353,7 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """Takes over what `_learned` gave."""
         self._take_over_features(learned)
         if "taught" in learned:
-            self._taught, self._batch_seed = self._new_taught(), int(learned["seed"])
+            self._taught, self.batch_seed_ = self._new_taught(), int(learned["seed"])
             self._taught.load(learned["taught"])
         self.scale_ = InputScale(**learned["scale"])
         self.block_ = block_from(learned["block"], learned["weights"]).to(device).eval()
@@ -473,6 +520,14 @@ class PFCEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _say(self, message: str) -> None:
         if self.verbose:
             print(f"[{type(self).__name__}] {message}", flush=True)
+
+
+_OF_FIT = (
+    "fit learned all parts together, by gradients: what is left may depend on what is forgotten here. Only what is "
+    "fitted anew without it does not.",
+    COPIES,
+)
+"""What no forgetting after `fit` can promise."""
 
 
 def _negative(lowest: float, name: str) -> str:

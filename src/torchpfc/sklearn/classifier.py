@@ -17,6 +17,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from torchpfc.continual import ContinualPFC, RidgeReadout
+from torchpfc.continual.certificate import Content, content_of
 from torchpfc.interpret import Explanation
 from torchpfc.interpret.recognition import Usual
 from torchpfc.optim.ledger import Ledger
@@ -171,17 +172,20 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             first = not hasattr(self, "_taught")
             X, y = validate_data(self, X, y, dtype=DTYPES, reset=first, **LENIENT)
             y = _labels_of(y)
-            weight = check_weights(sample_weight, len(y)) * self._class_weights(y)
-            self._teach(dense(X), y, weight, classes, batch_id)
+            if y.dtype == object and all(isinstance(label, str) for label in y.tolist()):
+                y = y.astype(str)  # one type for the same labels, however they are given
+            X, weight = dense(X), check_weights(sample_weight, len(y))
+            content = content_of(X, y, None if sample_weight is None else weight)
+            self._teach(X, y, weight * self._class_weights(y), classes, batch_id, content)
         return self
 
-    def _teach(self, x: Array, y: Array, weight: Array, classes: Any, batch_id: Hashable) -> None:
+    def _teach(self, x: Array, y: Array, weight: Array, classes: Any, batch_id: Hashable, content: Content) -> None:
         anew = not hasattr(self, "_taught")
         taught: TaughtClasses = self._new_taught(classes) if anew else self._taught
         if taught.announced is not None and len(unknown := np.setdiff1d(y, taught.announced)):
             raise ValueError(f"y must hold labels of classes ({taught.announced.tolist()}), got {unknown.tolist()}")
         if anew:
-            self._batch_seed = int(self._generator().initial_seed())
+            self._draw_batch_seed()
         else:
             self._check_classes(classes, taught, y)
         used = weight > 0
@@ -193,7 +197,7 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
             count = max(1, int(self.parts_per_batch) // len(np.unique(y)))
         held = Held(x[few], y[few], weight[few])
         x, y, weight = x[learned], y[learned], weight[learned]
-        taught.teach(x, y, weight, held, batch=batch_id, count=count, seed=self._batch_seed)
+        taught.teach(x, y, weight, held, batch=batch_id, content=content, count=count, seed=self.batch_seed_)
         if anew and hasattr(self, "block_"):
             warnings.warn("partial_fit begins anew, without what fit had learned from all rows at once", stacklevel=3)
         self._taught = taught
@@ -269,6 +273,9 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
     @ledger_.setter
     def ledger_(self, ledger: Ledger) -> None:
         self._ledger = ledger
+
+    def _announced(self) -> dict[str, Any] | None:
+        return None if self._taught.announced is None else labels_to_json(self._taught.announced)
 
     def _new_taught(self, classes: Any = None) -> TaughtClasses:
         announced = None if classes is None else _labels_of(np.asarray(classes), what="classes")
@@ -440,14 +447,14 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
     def _learned(self) -> dict[str, Any]:
         if not hasattr(self, "_taught"):
             return super()._learned()
-        return self._about_features() | {"taught": self._taught.state(), "seed": self._batch_seed}
+        return self._about_features() | {"taught": self._taught.state(), "seed": self.batch_seed_}
 
     def _take_over(self, learned: dict[str, Any], device: torch.device) -> None:
         if "taught" not in learned:
             super()._take_over(learned, device)
             return
         self._take_over_features(learned)
-        self._taught, self._batch_seed = self._new_taught(), int(learned["seed"])
+        self._taught, self.batch_seed_ = self._new_taught(), int(learned["seed"])
         self._taught.load(learned["taught"])
         self._follow()
 

@@ -12,6 +12,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from torchpfc.continual.certificate import content_of
 from torchpfc.continual.portion import mean_parts
 from torchpfc.continual.scaling import Moments, Sketch
 from torchpfc.nmf.normalization import unit_columns
@@ -138,7 +139,9 @@ class PFCRegressor(RegressorMixin, MultiOutputMixin, SupervisedPFC, StagedPFC): 
             elif raw.shape[1] != len(self.base_):
                 raise ValueError(f"y must have {len(self.base_)} outputs, as in the first call, got {raw.shape[1]}")
             self._lowest(X)
-            self._teach(*distinct(X.astype(np.float64), raw, check_weights(sample_weight, len(X))), batch_id)
+            weight = check_weights(sample_weight, len(X))
+            content = content_of(X, y, None if sample_weight is None else weight)
+            self._teach(*distinct(X.astype(np.float64), raw, weight), batch_id, content)
         return self
 
     def predict(self, X: Any) -> Array:

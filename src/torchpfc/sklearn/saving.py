@@ -41,7 +41,7 @@ def save_estimator(folder: Path, name: str, params: dict[str, Any], learned: dic
         params: Its parameters.
         learned: What it has learned, as tensors and plain values.
     """
-    about = {"format": _FORMAT, "torchpfc": __version__, "estimator": name, "params": _plain(params)}
+    about = {"format": _FORMAT, "torchpfc": __version__, "estimator": name, "params": plain_params(params)}
     save_checkpoint(folder, about | learned, most=MOST_OF_A_MODEL)
     (folder / _EARLIER_CONFIG).unlink(missing_ok=True)
 
@@ -134,7 +134,12 @@ def _from_0_1(path: Path) -> dict[str, Any]:
         return config | now
 
 
-def _plain(params: dict[str, Any]) -> dict[str, Any]:
+def plain_params(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of an estimator as plain values.
+
+    Args:
+        params: What `get_params` gave.
+    """
     plain = {}
     for name, value in params.items():
         if isinstance(value, torch.device):

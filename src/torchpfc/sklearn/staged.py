@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchpfc.continual.certificate import COPIES, HASHES, BatchRecord, Certificate, Content, How
 from torchpfc.continual.names import name_from_plain, name_to_plain, new_name
 from torchpfc.continual.scaling import Moments, Sketch
+from torchpfc.optim.ledger import as_ranges
 from torchpfc.sklearn.base import PFCEstimator
 from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, InputScale, Rows
-from torchpfc.sklearn.taught import Taught, evenly, hold_out_of_batch
+from torchpfc.sklearn.taught import AS_NEVER_SEEN, HELD_OUT_TOO, Taught, evenly, hold_out_of_batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +41,19 @@ class BatchSummary:
     moments: Moments
     held: Tensor
     weight: Tensor
+    record: BatchRecord | None = None
+    """What certificates say of the batch; None of one that was saved without."""
+
+    def state(self) -> dict[str, Any]:
+        """All of it, as tensors and plain values."""
+        return asdict(self) | {"record": None if self.record is None else self.record.to_plain()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> BatchSummary:
+        """What `state` gave."""
+        record = state.get("record")
+        parts = {"sketch": Sketch(**state["sketch"]), "moments": Moments(**state["moments"])}
+        return cls(**state | parts | {"record": None if record is None else BatchRecord.from_plain(record)})
 
 
 class TaughtNumbers(Taught):
@@ -75,15 +90,33 @@ class TaughtNumbers(Taught):
         more._runs = [*self._runs, ((name,), summary.parts.shape[1])]
         return more
 
-    def _take_out(self, batches: list[Hashable], *, keep_columns: bool) -> None:
+    def _take_out(self, batches: list[Hashable], *, how: How) -> Certificate:
         if unknown := [name for name in batches if name not in self.summaries]:
             raise ValueError(f"batches must have been learned from, got {unknown[0]!r}")
-        gone = set(batches)
+        gone, learned = set(batches), [summary.record for summary in self.summaries.values()]
+        owners = [names for names, count in self._runs for _ in range(count)]
+        columns = [column for column, names in enumerate(owners) if gone & set(names)]
         self.summaries = {name: summary for name, summary in self.summaries.items() if name not in gone}
-        if keep_columns:
+        if how == "zero":
             self._runs = [((), count) if gone & set(names) else (names, count) for names, count in self._runs]
         else:
             self._runs = [(names, count) for names, count in self._runs if not gone & set(names)]
+        but = ", but for columns of zeros" if how == "zero" else ""
+        return Certificate(
+            learner="",
+            how=how,
+            exact=True,
+            batches=tuple(batches),
+            learned=tuple(record for record in learned if record is not None),
+            columns=tuple((part.start, part.stop) for part in as_ranges(columns)),
+            num_columns=len(columns),
+            share=len(columns) / max(len(owners), 1),
+            machine={},
+            sha256_before="",
+            sha256_after="",
+            guaranteed=(AS_NEVER_SEEN.format(but=but), HELD_OUT_TOO),
+            not_guaranteed=(COPIES, HASHES),
+        )
 
     # What follows from all batches
 
@@ -127,7 +160,7 @@ class TaughtNumbers(Taught):
 
     def state(self) -> dict[str, Any]:
         """All of it, as tensors and plain values."""
-        batches = [(name_to_plain(name), asdict(summary)) for name, summary in self.summaries.items()]
+        batches = [(name_to_plain(name), summary.state()) for name, summary in self.summaries.items()]
         runs = [([name_to_plain(name) for name in names], count) for names, count in self._runs]
         return {"features": self.features, "batches": batches, "runs": runs}
 
@@ -135,12 +168,7 @@ class TaughtNumbers(Taught):
         """Takes over what `state` gave."""
         self.features = int(state["features"])
         self._runs = [(tuple(map(name_from_plain, names)), int(count)) for names, count in state["runs"]]
-        self.summaries = {
-            name_from_plain(name): BatchSummary(
-                **kept | {"sketch": Sketch(**kept["sketch"]), "moments": Moments(**kept["moments"])}
-            )
-            for name, kept in state["batches"]
-        }
+        self.summaries = {name_from_plain(name): BatchSummary.from_state(kept) for name, kept in state["batches"]}
 
 
 class StagedPFC(PFCEstimator):
@@ -179,21 +207,22 @@ class StagedPFC(PFCEstimator):
 
     # Learning
 
-    def _teach(self, x: Array, target: Array, weight: Array, batch_id: Hashable) -> None:
+    def _teach(self, x: Array, target: Array, weight: Array, batch_id: Hashable, content: Content) -> None:
         """Keeps what a batch leaves behind, and computes all else anew."""
         taught, anew = getattr(self, "_taught", None), False
         if taught is None:
             taught, anew = TaughtNumbers(x.shape[1]), hasattr(self, "block_")
-            self._batch_seed = int(self._generator().initial_seed())
+            self._draw_batch_seed()
         name = new_name(batch_id, taught.summaries)
         rows = torch.as_tensor(np.column_stack([x, target]))
         counted = torch.as_tensor(weight)
         sketch, moments = Sketch.of(rows.double(), counted), Moments.of(rows.double(), counted)
         # A row alone is its own part, and says nothing of how well parts explain rows.
         learned, held = hold_out_of_batch(len(x), None, self.validation_fraction, fewest=2)
-        generator = torch.Generator().manual_seed(self._batch_seed)
+        generator = torch.Generator().manual_seed(self.batch_seed_)
         parts, counts = self._parts_of_batch(rows[learned], counted[learned], sketch, moments, generator)
-        kept = parts.cpu(), counts.double().cpu(), sketch, moments, rows[held].double(), counted[held]
+        record = BatchRecord(name, content.rows, content.sha256, self.batch_seed_, None, parts.shape[1])
+        kept = parts.cpu(), counts.double().cpu(), sketch, moments, rows[held].double(), counted[held], record
         self._taught = taught.with_batch(name, BatchSummary(*kept))
         if anew:
             warnings.warn("partial_fit begins anew, without what fit had learned from all rows at once", stacklevel=3)

@@ -70,7 +70,7 @@ class SupervisedPFC(PFCEstimator):
     # Learning
 
     def _fit(self, x: Array, raw: Array, weight: Array) -> None:
-        self.__dict__.pop("_taught", None)
+        self._forget_batches()
         generator = self._generator()
         x, raw, weight = distinct(x, raw, weight)
         nonnegative = self._begin(x, raw, weight)

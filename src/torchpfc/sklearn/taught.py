@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchpfc.continual import ContinualPFC
+from torchpfc.continual.certificate import Certificate, Content, How
 from torchpfc.continual.names import name_from_plain, name_to_plain
-from torchpfc.optim.ledger import Ledger, as_ranges
+from torchpfc.optim.ledger import Ledger
 from torchpfc.sklearn.rows import MOST_HELD_OUT, Array, Rows, hold_out
 from torchpfc.sklearn.saving import labels_from_json, labels_to_json
-from torchpfc.unlearning.report import ForgetReport, How
+
+AS_NEVER_SEEN = "Parts, scales and answers are, bit for bit, those of the model that never saw these batches{but}."
+HELD_OUT_TOO = "The rows of these batches that were held out are gone, and what is usual was found without them."
 
 _MOST_OF_A_BATCH = 100
 """Rows of a batch that are held out at most."""
@@ -48,11 +52,11 @@ class Taught(ABC):
         """Takes over what `state` gave."""
 
     @abstractmethod
-    def _take_out(self, batches: list[Hashable], *, keep_columns: bool) -> None:
+    def _take_out(self, batches: list[Hashable], *, how: How) -> Certificate:
         """Takes batches out, and changes nothing where one of them is not there."""
 
-    def forget(self, batches: Iterable[Hashable], *, how: How) -> ForgetReport:
-        """Takes batches out, and says what that guarantees; it is left to the caller to take fingerprints.
+    def forget(self, batches: Iterable[Hashable], *, how: How) -> Certificate:
+        """Takes batches out, and says what that guarantees; it is left to the caller to say of which estimator.
 
         Args:
             batches: Their names.
@@ -61,32 +65,9 @@ class Taught(ABC):
         if how not in ("zero", "remove"):
             raise ValueError(f"how must be 'zero' or 'remove' after partial_fit, got {how!r}")
         asked = list(dict.fromkeys(batches))
-        columns: list[int] = []
-        start = 0
-        for names, count in self.runs:
-            if set(names) & set(asked):
-                columns += range(start, start + count)
-            start += count
-        if how == "zero" and not set(self.batches) - set(asked):
+        if how == "zero" and not any(count for names, count in self.runs if set(names) - set(asked)):
             raise ValueError(f"batches must leave at least one, got all {len(asked)}; how='remove' takes all of them")
-        self._take_out(asked, keep_columns=how == "zero")
-        return ForgetReport(
-            how=how,
-            batches=tuple(asked),  # type: ignore[arg-type]
-            unrecorded=(),
-            columns=tuple((part.start, part.stop) for part in as_ranges(columns)),
-            num_columns=len(columns),
-            share=len(columns) / max(start, 1),
-            others_affected=(),
-            sha256_before="",
-            sha256_after="",
-            guaranteed=(
-                "Parts, scales, read-out and answers are, bit for bit, those of the model that never saw these batches"
-                + (", but for columns of zeros." if how == "zero" else "."),
-                "The rows of these batches that were held out are gone, and what is usual was found without.",
-            ),
-            not_guaranteed=("Copies made before (files, pickles) still hold what is forgotten here.",),
-        )
+        return self._take_out(asked, how=how)
 
     def ledger(self) -> Ledger:
         """Which batch made which parts; batches by their names where these are numbers, else by their order."""
@@ -98,6 +79,23 @@ class Taught(ABC):
                 ledger.record(numbers[name], range(start, start + count))
             start += count
         return ledger
+
+
+def as_names(batches: Any, known: Iterable[Hashable] = ()) -> list[Any]:
+    """Names of batches from what a user gives: one, which may be a tuple, or several.
+
+    Args:
+        batches: A name or names.
+        known: The names that there are.
+
+    Example:
+        >>> as_names(("tu", 1), [("tu", 1)]), as_names(("tu", 1), ["tu", 1])
+        ([('tu', 1)], ['tu', 1])
+    """
+    one = isinstance(batches, str | bytes) or not isinstance(batches, Iterable)
+    if one or (isinstance(batches, tuple) and batches in set(known)):
+        return [batches]
+    return list(batches)
 
 
 def hold_out_of_batch(count: int, labels: Tensor | None, fraction: float, *, fewest: int) -> tuple[Array, Array]:
@@ -165,6 +163,7 @@ class TaughtClasses(Taught):
         held: Held,
         *,
         batch: Hashable,
+        content: Content,
         count: int | None,
         seed: int,
     ) -> None:
@@ -174,9 +173,8 @@ class TaughtClasses(Taught):
         try:
             numbers = np.searchsorted(self.classes, labels)
             generator = torch.Generator().manual_seed(seed)
-            self.learner.learn(
-                x, numbers, weight=torch.as_tensor(weight), count=count, batch=batch, generator=generator
-            )
+            options: Any = {"count": count, "batch": batch, "content": content, "generator": generator}
+            self.learner.learn(x, numbers, weight=torch.as_tensor(weight), **options)
         except Exception:
             self._relabel(before)
             raise
@@ -193,12 +191,17 @@ class TaughtClasses(Taught):
         """The batches of each portion of the learner, and how many parts it has."""
         return [(portion.batches, portion.count) for portion in self.learner.portions]
 
-    def _take_out(self, batches: list[Hashable], *, keep_columns: bool) -> None:
-        for name in self.learner.forget(batches, keep_columns=keep_columns).batches:
+    def _take_out(self, batches: list[Hashable], *, how: How) -> Certificate:
+        certificate = self.learner.forget(batches, how=how)
+        for name in certificate.batches:
             self.held.pop(name, None)
         if self.announced is None:
             seen = sorted({portion.label for portion in self.learner.portions if portion.label >= 0})
             self._relabel(self.classes[seen])
+        if not certificate.exact:
+            return certificate
+        but = ", but for columns of zeros" if how == "zero" else ""
+        return replace(certificate, guaranteed=(AS_NEVER_SEEN.format(but=but), HELD_OUT_TOO))
 
     def scores(self, y: Tensor) -> Tensor:
         """Scores with -inf for classes of which nothing is known."""

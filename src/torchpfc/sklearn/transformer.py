@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from torchpfc.continual.certificate import content_of
 from torchpfc.continual.scaling import Moments, Sketch
 from torchpfc.nmf import factorize
 from torchpfc.nmf.normalization import unit_columns
@@ -114,7 +115,7 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, StagedPF
         self._check_params()
         X = self._checked(X, reset=True)
         start = self._start(X, W, H)
-        self.__dict__.pop("_taught", None)
+        self._forget_batches()
         generator = self._generator()
         self._begin(X)
         rows = self._rows(X, torch.ones(len(X), 1), np.ones(len(X)))
@@ -154,7 +155,7 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, StagedPF
         with self._unchanged_by_errors():
             X = self._checked(X, reset=not hasattr(self, "_taught"))
             self._lowest(X)
-            self._teach(X, X[:, :0], np.ones(len(X)), batch_id)
+            self._teach(X, X[:, :0], np.ones(len(X)), batch_id, content_of(X, None, None))
             self.__dict__.pop("reconstruction_err_", None)
         return self
 
@@ -177,14 +178,14 @@ class PFCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, StagedPF
         """
         check_is_fitted(self)
         amounts = np.asarray(X)
-        if amounts.ndim != 2 or amounts.shape[1] != self.n_components_:
-            raise ValueError(f"X must have shape (n, {self.n_components_}), got {amounts.shape}")
+        if amounts.ndim != 2 or amounts.shape[1] != self.block_.num_basis:
+            raise ValueError(f"X must have shape (n, {self.block_.num_basis}), got {amounts.shape}")
         inputs: Array = amounts @ self.components_
         return inputs
 
     @property
     def _n_features_out(self) -> int:
-        return self.n_components_
+        return self.block_.num_basis
 
     # Inside
 

@@ -9,12 +9,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchpfc.continual import ContinualPFC
+from torchpfc.continual.certificate import Certificate, How, fingerprint
+from torchpfc.machine import describe_bits
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.recording import named_blocks
 from torchpfc.optim.ledger import Ledger, merged, whole_numbers
 from torchpfc.training import WarmCodes
 from torchpfc.unlearning.keeping import keep_forgotten, state_of_columns
-from torchpfc.unlearning.report import ForgetReport, How, fingerprint, guaranteed, not_guaranteed
+from torchpfc.unlearning.report import guaranteed, not_guaranteed
 
 
 def forget(
@@ -27,11 +29,12 @@ def forget(
     optimizer: Optimizer | None = None,
     codes: WarmCodes | None = None,
     generator: torch.Generator | None = None,
-) -> ForgetReport:
+) -> Certificate:
     """Removes what batches or examples wrote: exactly the columns that the ledger names, in every block of a model.
 
     Whatever else was learned in these columns goes too, and what later batches learned elsewhere stays, although those
-    computed their gradients with these columns in place (Section 5.5). The report says so. `retrain_without` is exact.
+    computed their gradients with these columns in place (Section 5.5). The certificate says so; `retrain_without` is
+    exact.
 
     Args:
         model: Any module that contains PFC blocks, or one itself.
@@ -96,18 +99,23 @@ def forget(
         ledger.erase(every)
     if how == "zero" and optimizer is not None:
         keep_forgotten(model, optimizer)
-    return ForgetReport(
+    like = next(iter(blocks.values())).weight_x
+    return Certificate(
+        learner=type(model).__name__,
         how=how,
+        exact=False,
         batches=tuple(known),
+        examples=() if examples is None else tuple(rows),
         unrecorded=tuple(sorted(set(asked).difference(known))),
         columns=tuple((part.start, part.stop) for part in ranges),
         num_columns=len(every),
         share=share,
         others_affected=tuple(others),
+        machine=describe_bits(like.device, like.dtype),
         sha256_before=before,
         sha256_after=fingerprint(model),
         guaranteed=guaranteed(how, optimizer, codes),
-        not_guaranteed=not_guaranteed(how, optimizer, codes, _outside(model)),
+        not_guaranteed=not_guaranteed(model, how, optimizer, codes, _outside(model)),
     )
 
 

@@ -23,10 +23,10 @@ from torchpfc.checkpoint import (
     save_checkpoint,
     write_atomically,
 )
+from torchpfc.continual.certificate import Certificate, fingerprint
 from torchpfc.nn.block import PFCBlock
 from torchpfc.nn.saving import block_from, block_settings
 from torchpfc.optim.ledger import Ledger
-from torchpfc.unlearning.report import fingerprint
 
 SNAPSHOTS = "snapshots"
 """What the folder of the states that its training went through is called, where a number may follow; and, among what is
@@ -34,6 +34,9 @@ saved with a model, the name of the one that belongs to it."""
 
 FORGOTTEN = "forgotten"
 """Among what is saved with a model, the batches that it has forgotten in place, and its snapshots have not."""
+
+_NEXT_CERTIFICATE = ".certificate.json"
+"""The certificate of a model that is about to be saved."""
 
 LOCK_FILE = ".lock"
 """Held by who changes a model."""
@@ -118,6 +121,35 @@ def new_snapshots(folder: Path) -> Path:
     return next(folder / name for name in names if not (folder / name).exists())
 
 
+def prepare_certificate(folder: Path, certificate: Certificate) -> None:
+    """Writes down what is about to be saved, so that the certificate is there whatever happens once it is.
+
+    Args:
+        folder: That of the model, which nobody else changes meanwhile.
+        certificate: Of the model that will be saved next.
+    """
+    certificate.save(folder / _NEXT_CERTIFICATE)
+
+
+def keep_certificate(folder: Path) -> Path | None:
+    """Gives the certificate that was prepared its place beside the model, if that was saved; deletes it else.
+
+    Args:
+        folder: That of the model, which nobody else changes meanwhile.
+
+    Returns:
+        Where it is; None without one.
+    """
+    prepared = folder / _NEXT_CERTIFICATE
+    if not prepared.exists():
+        return None
+    if Certificate.load(prepared).sha256_after != fingerprint(load_model(folder).block):
+        prepared.unlink()
+        return None
+    place = next(path for k in count(1) if not (path := folder / f"certificate-{k}.json").exists())
+    return prepared.replace(place)
+
+
 def delete_what_was(folder: Path) -> None:
     """Deletes what does not belong to the model of a folder: what came before, or never was finished.
 
@@ -131,6 +163,7 @@ def delete_what_was(folder: Path) -> None:
         if own is not None and path != own and re.fullmatch(rf"{SNAPSHOTS}(-\d+)?", path.name):
             path.unlink() if path.is_symlink() else shutil.rmtree(path)
     delete_stale(folder)
+    keep_certificate(folder)
     if "ledger" in read_json(folder / STATE_FILE)["state"]:
         (folder / _EARLIER_LEDGER).unlink(missing_ok=True)
 

@@ -3,42 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from torch import Tensor
 
+from torchpfc.continual.certificate import COPIES, Certificate, fingerprint
+from torchpfc.machine import describe_bits
+from torchpfc.nn.recording import named_blocks
 from torchpfc.optim.ledger import whole_numbers
 from torchpfc.unlearning.forget import affected_batches
-from torchpfc.unlearning.report import fingerprint
 from torchpfc.unlearning.snapshots import Snapshots
-
-
-@dataclass(frozen=True)
-class ReplayReport:
-    """What `retrain_without` did."""
-
-    batches: tuple[int, ...]
-    """The batches that had been learned from and are not any more, or not from all of their examples."""
-    resumed_at: int
-    """How many batches of the training stand as they were."""
-    replayed: int
-    """How many batches came again, learned or skipped."""
-    share: float
-    """What part of the whole training was replayed."""
-    sha256_before: str
-    sha256_after: str
-
-    def __str__(self) -> str:
-        return "\n".join(
-            [
-                f"Trained again without {len(self.batches)} batches, or without some of their examples.",
-                f"Replayed {self.replayed} of {self.resumed_at + self.replayed} batches, {self.share:.1%}.",
-                f"Weights before: sha256 {self.sha256_before}",
-                f"Weights after:  sha256 {self.sha256_after}",
-                "Guaranteed: on the same hardware and with the same versions, this is bit for bit the state of a "
-                "training that never saw them. Snapshots that had seen them are deleted; other copies are not.",
-            ]
-        )
 
 
 def retrain_without(
@@ -47,7 +20,7 @@ def retrain_without(
     *,
     batches: Iterable[int] | None = None,
     examples: Iterable[int] | Tensor | None = None,
-) -> ReplayReport:
+) -> Certificate:
     """Forgets exactly: goes back to before the data was first seen, and trains on from there without it.
 
     The result is that of a training that never saw the data, bit for bit: one with the same start whose window passed
@@ -91,11 +64,23 @@ def retrain_without(
     resumed_at = snapshots.rewind(first, batches=asked, examples=rows or ())
     train()
     replayed = snapshots.steps - resumed_at
-    return ReplayReport(
+    like = next(iter(named_blocks(snapshots.model).values())).weight_x
+    return Certificate(
+        learner=type(snapshots.model).__name__,
+        how="replay",
+        exact=True,
         batches=tuple(known),
+        examples=tuple(sorted(rows or ())),
         resumed_at=resumed_at,
         replayed=replayed,
         share=replayed / snapshots.steps,
+        machine=describe_bits(like.device, like.dtype),
         sha256_before=before,
         sha256_after=fingerprint(snapshots.model),
-    )
+        guaranteed=(
+            "On the same hardware and with the same versions, this is, bit for bit, the state of a training that never "
+            "saw them.",
+            "Snapshots that had seen them are deleted.",
+        ),
+        not_guaranteed=(COPIES,),
+    ).unrepeatable("the training is a function of the one who called it")

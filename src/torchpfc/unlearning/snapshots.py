@@ -121,6 +121,11 @@ class Snapshots:
         """The steps before which a snapshot was taken."""
         return [moment.step for moment in self._moments]
 
+    @property
+    def passed_over(self) -> tuple[list[int], list[int]]:
+        """The batches and the examples that `skip` and replays have named so far."""
+        return sorted(self._skipped), sorted(self._examples)
+
     def follow(self, stream: Stream) -> Followed:
         """The batches of a stream, for `torchpfc.training.fit`, with a snapshot now and then and without what to skip.
 
