@@ -74,7 +74,7 @@ def images(seed: int) -> Data:
     order = np.random.default_rng(seed).permutation(len(x))
     batches = {k: Part(x[rows], y[rows]) for k, rows in enumerate(order[:50_000].reshape(100, -1))}
     test = Part(data.test.x.float().numpy(), data.test.label.numpy())
-    return Data(batches, Part(x[order[50_000:]], y[order[50_000:]]), test, 10, 5, 1, {})
+    return Data(batches, Part(x[order[50_000:]], y[order[50_000:]]), test, 10, 5, 4, {})
 
 
 def intents(seed: int) -> Data:
