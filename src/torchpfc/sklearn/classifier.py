@@ -72,7 +72,8 @@ class PFCClassifier(ClassifierMixin, SupervisedPFC):  # type: ignore[misc]
         validation_fraction: Rows to hold out; in `fit` 20 at least, but no more than a third. They calibrate
             probabilities and recognition as well, and the estimator keeps up to 1,000 of them. Where they would be
             fewer than 5, all rows are learned from and used for this.
-        n_iter_no_change: Epochs without a smaller error after which to stop.
+        n_iter_no_change: Epochs without a smaller error after which to stop; `"auto"` is as many as have 500 steps, 5
+            to 10 of them.
         tol: How much smaller it must be, relatively; and by more than a standard error over the rows held out.
         parts_per_batch: How many parts each call of `partial_fit` adds; `"auto"` is one for every two examples, and
             135 at most for each class.

@@ -47,7 +47,7 @@ class SupervisedPFC(PFCEstimator):
     batch_size: int | str = "auto"
     early_stopping: bool = True
     validation_fraction: float = 0.1
-    n_iter_no_change: int = 10
+    n_iter_no_change: int | str = "auto"
     tol: float = 1e-2
     parts_per_batch: int | str = "auto"
     device: str | torch.device | None = None
@@ -151,7 +151,7 @@ class SupervisedPFC(PFCEstimator):
         batch_size = self._batch_size(len(train.x))
         numbers = torch.arange(len(train.x), device=train.x.device)  # in place of targets: a row has a weight too
         batches = Batches(train.x, numbers, batch_size=batch_size, seeds=generator)
-        stopping = EarlyStopping(int(self.n_iter_no_change), watch_accuracy=False, tol=float(self.tol))
+        stopping = EarlyStopping(self._patience(len(batches)), watch_accuracy=False, tol=float(self.tol))
         best, lowest, epoch = BestWeights(block), held_out_errors(), 0
         share = (held.weight / held.weight.sum()).double().cpu()
         stopping.update(share @ lowest, -(share @ lowest))
@@ -185,6 +185,10 @@ class SupervisedPFC(PFCEstimator):
     def _batch_size(self, rows: int) -> int:
         return min(rows, max(32, min(200, rows // 20))) if self.batch_size == "auto" else int(self.batch_size)
 
+    def _patience(self, steps: int) -> int:
+        """Epochs without a smaller error, of so many steps each."""
+        return max(5, min(10, 500 // steps)) if self.n_iter_no_change == "auto" else int(self.n_iter_no_change)
+
     def _constant(self, *, signed: bool) -> bool:
         if self.fit_intercept not in (True, False, "auto"):
             raise ValueError(f"fit_intercept must be True, False or 'auto', got {self.fit_intercept!r}")
@@ -192,8 +196,8 @@ class SupervisedPFC(PFCEstimator):
         return signed or numbers if self.fit_intercept == "auto" else bool(self.fit_intercept)
 
     def _check_params(self) -> None:
-        self._check_counts("n_components", "batch_size", "parts_per_batch")
-        self._check_numbers("inference_steps", "n_iter_no_change", integer=True, low=1)
+        self._check_counts("n_components", "batch_size", "n_iter_no_change", "parts_per_batch")
+        self._check_numbers("inference_steps", integer=True, low=1)
         self._check_numbers("max_iter", integer=True, low=0)
         self._check_numbers("l1", "reconstruction", "tol", low=0)
         if self.learning_rate != "auto":
