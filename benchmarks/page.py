@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from _page_accuracy import tell_estimators, tell_images, tell_intents, tell_streams, tell_tables
+from _page_accuracy import tell_estimators, tell_forgetting, tell_images, tell_intents, tell_streams, tell_tables
 from _page_solving import OURS, tell_hard_nnls, tell_nmf, tell_nnls, tell_nnls_sizes, tell_separation
 from _page_training import tell_block_cost, tell_gpu, tell_gradients, tell_rnn, tell_train_step
 from _page_words import Data, Gain, Told, grid, name, paragraphs, span
@@ -113,6 +113,12 @@ ACCURACY_SECTIONS = (
     Section("Intents one at a time", "intents.json", "TORCHPFC_DATA=DATA python benchmarks/intents.py", tell_intents),
     Section("Streams of single examples", "streams.json", "python benchmarks/streams.py", tell_streams),
     Section("Images", "images.json", "OMP_NUM_THREADS=1 TORCHPFC_DATA=DATA python benchmarks/images.py", tell_images),
+    Section(
+        "The price of forgetting",
+        "forgetting.json",
+        "OMP_NUM_THREADS=1 TORCHPFC_DATA=DATA python benchmarks/forgetting.py",
+        tell_forgetting,
+    ),
     Section("Against a tuned perceptron", "estimators.json", "python benchmarks/estimators.py", tell_estimators),
 )
 

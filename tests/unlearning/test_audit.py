@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from torchpfc import FISTA, PFCBlock, RMSprop, keep_nonnegative
 from torchpfc.training import Batches, SquaredErrors, fit
-from torchpfc.unlearning import audit, fingerprint, membership_attack, steps_to_relearn
-from torchpfc.unlearning.audit import Membership, Relearning
+from torchpfc.unlearning import Membership, Relearning, audit, fingerprint, membership_attack, steps_to_relearn
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -127,7 +126,7 @@ def test_an_audit_tells_who_has_seen_the_data() -> None:
         relearning=relearning,
         batch_size=16,
     )
-    saw, never = found["saw it"], found["never saw it"]
+    saw, never = found.models["saw it"], found.models["never saw it"]
     assert saw.membership.deviation > 5
     assert abs(never.membership.deviation) < 3
     assert saw.forgotten > never.forgotten + 0.2
@@ -137,8 +136,8 @@ def test_an_audit_tells_who_has_seen_the_data() -> None:
     assert saw.relearn_steps < never.relearn_steps
     assert before == {name: fingerprint(model) for name, model in models.items()}
     quick = audit(models, SquaredErrors(), retained=retained, forgotten=forgotten, test=test, non_members=test)
-    assert quick["saw it"].relearn_steps is None
-    assert quick["saw it"].membership == saw.membership
+    assert quick.models["saw it"].relearn_steps is None
+    assert quick.models["saw it"].membership == saw.membership
 
 
 def test_relearning_is_counted_in_steps() -> None:

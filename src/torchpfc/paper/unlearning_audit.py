@@ -116,7 +116,7 @@ class Forgotten:
             batch_size=_AT_ONCE,
         )
         metrics: dict[str, float] = {}
-        for name, found in audits.items():
+        for name, found in audits.models.items():
             metrics[f"{name}_accuracy" if run.context.test else f"{name}_valid_accuracy"] = 100 * found.test
             metrics[f"{name}_retained_accuracy"] = 100 * found.retained
             metrics[f"{name}_forgotten_accuracy"] = 100 * found.forgotten

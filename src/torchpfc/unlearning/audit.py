@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import cycle, islice
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchpfc.checkpoint import write_atomically
 from torchpfc.training import Batch, Batches, Objective, evaluate
+from torchpfc.unlearning.audit_page import Attested, draw_audit
+from torchpfc.unlearning.learners import Labelled, Reteaching, losses_of_learner, score_of_learner
+from torchpfc.unlearning.membership import Membership, beyond, losses_of_module, membership, squared_errors
 
-Examples = tuple[Tensor, Tensor]
-"""Inputs and targets."""
-
-ExampleLosses = Callable[[nn.Module, Tensor, Tensor], Tensor]
-"""Finds one loss for each example."""
-
-
-@dataclass(frozen=True)
-class Membership:
-    """How well an attack tells what a model was trained on from what it was not."""
-
-    auroc: float
-    """The chance that a random member looks more like one than a random non-member does; 0.5 is guessing."""
-    standard_error: float
-    members: int
-    non_members: int
-
-    @property
-    def deviation(self) -> float:
-        """By how many standard errors the attack is better than guessing."""
-        difference = self.auroc - 0.5
-        if self.standard_error:
-            return difference / self.standard_error
-        return math.copysign(math.inf, difference) if difference else 0.0
+_CERTAIN = 2.0
+"""Standard errors by which an attack has to beat guessing to count."""
 
 
 @dataclass(frozen=True)
-class Audit:
+class Knowledge:
     """What a model still knows."""
 
     retained: float
-    """Accuracy on data that were to be kept."""
+    """Accuracy on data that were to be kept; here and below, $R^2$ of an estimator that predicts numbers."""
     forgotten: float
     """Accuracy on data that were to be forgotten, with the targets they had in training."""
     test: float
@@ -55,6 +37,50 @@ class Audit:
     """The attack on the forgotten data, whose examples count as members."""
     relearn_steps: int | None
     """Steps to learn the forgotten data again; None where it was not tried, or took more steps than it was given."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What models still know, one before forgetting and others after it."""
+
+    models: Mapping[str, Knowledge]
+    """By name, in the order in which they were given."""
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        """A sentence on the attack for each model but the first, which says whether it proves anything."""
+        (first, known), *others = self.models.items()
+        if known.membership.deviation < _CERTAIN:
+            return (f"The attack does not tell members of {first} either, so it proves nothing of the others.",)
+        still = ((name, other.membership.deviation >= _CERTAIN) for name, other in others)
+        return tuple(
+            f"The attack tells members of {first}, and {'still' if found else 'no longer'} of {name}."
+            for name, found in still
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The audit as plain values for JSON."""
+        return {"models": {name: asdict(known) for name, known in self.models.items()}, "verdicts": list(self.verdicts)}
+
+    def __str__(self) -> str:
+        width = max(map(len, self.models))
+        heads = f"{'':{width}}  {'kept':>8} {'forgotten':>10} {'unseen':>8}  {'attack':>14}  steps to relearn"
+        lines = [heads]
+        for name, known in self.models.items():
+            attack = f"{known.membership.auroc:.3f} ± {known.membership.standard_error:.3f}"
+            steps = "" if known.relearn_steps is None else str(known.relearn_steps)
+            shares = f"{known.retained:8.1%} {known.forgotten:10.1%} {known.test:8.1%}"
+            lines.append(f"{name:{width}}  {shares}  {attack:>14}  {steps}".rstrip())
+        return "\n".join([*lines, *self.verdicts])
+
+    def save_html(self, path: str | Path, certificate: Attested | None = None) -> None:
+        """Saves the audit as a page that needs nothing else, with a certificate if there is one.
+
+        Args:
+            path: The file.
+            certificate: What forgetting returned: prints as text, and `to_dict` gives it as plain values.
+        """
+        write_atomically(Path(path), draw_audit(self, certificate))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,113 +99,80 @@ class Relearning:
 
 
 def audit(
-    models: Mapping[str, nn.Module],
-    objective: Objective,
+    models: Mapping[str, Any],
+    objective: Objective | None = None,
     *,
-    retained: Examples,
-    forgotten: Examples,
-    test: Examples,
-    non_members: Examples,
-    reference: nn.Module | None = None,
-    relearning: Relearning | None = None,
+    retained: Labelled,
+    forgotten: Labelled,
+    test: Labelled,
+    non_members: Labelled | None = None,
+    reference: Any = None,
+    relearning: Relearning | Reteaching | None = None,
     batch_size: int = 200,
-) -> dict[str, Audit]:
+) -> Audit:
     """Compares models: one that learned everything, one that forgot, one that never saw what was to be forgotten.
 
     Read the attack on the first model first. Where it does not beat guessing there, it proves nothing about the others.
 
     Args:
-        models: The models, by name.
-        objective: The loss that they were trained with.
+        models: The models by name: modules that were trained with an objective; or, without one, estimators and
+            continual learners, which are asked as `losses_of_learner` does.
+        objective: The loss that modules were trained with.
         retained: Data that were to be kept.
         forgotten: Data that were to be forgotten, as they were in training (wrong labels included).
         test: Data that no model has seen.
-        non_members: Data that no model has seen, prepared like `forgotten`, for the attack.
+        non_members: Data that no model has seen, prepared like `forgotten`, for the attack; by default `test`.
         reference: Helps the attack; see `membership_attack`.
-        relearning: How to measure the time to learn it again; None leaves that out.
-        batch_size: Examples at a time, also where learning again.
+        relearning: How to measure the time to learn it again: `Relearning` with an objective, `Reteaching` without;
+            None leaves that out.
+        batch_size: Examples of a module at a time, also where learning again.
 
     Example:
-        >>> from torchpfc import PFCBlock
-        >>> from torchpfc.training import SquaredErrors
-        >>> data = {name: (torch.rand(20, 8), torch.rand(20, 3)) for name in ("retained", "forgotten", "test")}
-        >>> models = {"before": PFCBlock(8, 3, num_basis=5), "after": PFCBlock(8, 3, num_basis=5)}
-        >>> found = audit(models, SquaredErrors(), non_members=data["test"], **data)
-        >>> found["after"].membership.members
-        20
+        >>> from torchpfc import ContinualPFC
+        >>> before = ContinualPFC(8)
+        >>> x, label = torch.rand(60, 8, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
+        >>> for batch, rows in enumerate(torch.arange(40).split(20)):
+        ...     learned = before.learn(x[rows], label[rows], batch=batch)
+        >>> after = deepcopy(before)
+        >>> forgotten = after.forget([1])
+        >>> thirds = zip(("retained", "forgotten", "test"), x.split(20), label.split(20))
+        >>> found = audit({"before": before, "after": after}, **{name: part for name, *part in thirds})
+        >>> found.models["before"].membership.auroc > found.models["after"].membership.auroc
+        True
     """
-    audits = {}
+    if not models:
+        raise ValueError("models must hold at least one, got none")
+    wanted: type = Reteaching if objective is None else Relearning
+    if not isinstance(relearning, wanted | None):
+        raise TypeError(f"relearning must be a {wanted.__name__} here, got a {type(relearning).__name__}")
+    strangers = test if non_members is None else non_members
+
+    def losses(model: Any, data: Labelled) -> Tensor:
+        if objective is None:
+            return losses_of_learner(model, *data)
+        return losses_of_module(model, data, squared_errors, batch_size)
+
+    def attack(model: Any, data: Labelled) -> Tensor:
+        found = losses(model, data)
+        return found if reference is None else beyond(found, losses(reference, data))
+
+    def score(model: Any, data: Labelled) -> float:
+        if objective is None:
+            return score_of_learner(model, *data)
+        return float(evaluate(model, Batches(*data, batch_size=batch_size), objective).accuracy)
+
+    audits, level = {}, None
     for name, model in models.items():
-        on_retained, on_forgotten, on_test = (
-            float(evaluate(model, Batches(*data, batch_size=batch_size), objective).accuracy)
-            for data in (retained, forgotten, test)
-        )
-        attack = membership_attack(
-            model, members=forgotten, non_members=non_members, reference=reference, batch_size=batch_size
-        )
-        again = Batches(*forgotten, batch_size=batch_size)
-        steps = None if relearning is None else steps_to_relearn(model, again, objective, relearning)
-        audits[name] = Audit(on_retained, on_forgotten, on_test, membership=attack, relearn_steps=steps)
-    return audits
-
-
-def squared_errors(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
-    """The mean squared error of the prediction for each example.
-
-    Args:
-        model: Predicts targets.
-        x: Inputs.
-        target: Targets.
-    """
-    error: Tensor = model(x) - target
-    return error.square().mean(-1)
-
-
-def membership_attack(
-    model: nn.Module,
-    *,
-    members: Examples,
-    non_members: Examples,
-    losses: ExampleLosses = squared_errors,
-    reference: nn.Module | None = None,
-    batch_size: int = 200,
-) -> Membership:
-    r"""Tries to tell members of the training set by their low loss, example by example.
-
-    For thresholds of all heights at once: the area under the ROC curve is the chance that a random member has a lower
-    loss than a random non-member, ties counting half. Its standard error is DeLong's, from the spread over the members
-    and over the non-members of how many of the others each one beats:
-    $\sqrt{s^2_\mathrm{m} / m + s^2_\mathrm{n} / n}$.
-
-    Args:
-        model: The model under attack.
-        members: Data that it is suspected to know.
-        non_members: Data like them that it has never seen.
-        losses: Finds the loss of each example.
-        reference: A model that never saw either. Its losses are subtracted, so that an example which is hard for any
-            model is not taken for a stranger. This makes the attack stronger.
-        batch_size: Examples at a time.
-
-    Example:
-        A model that returns its input knows the members, whose target it is:
-
-        >>> x = torch.rand(100, 3)
-        >>> membership_attack(nn.Identity(), members=(x[:50], x[:50]), non_members=(x[50:], 1 - x[50:])).auroc
-        1.0
-    """
-    for name, (x, _) in (("members", members), ("non_members", non_members)):
-        if len(x) < 2:
-            raise ValueError(f"{name} must have at least 2 examples, got {len(x)}")
-    scores = []
-    for data in (members, non_members):
-        score = _losses(model, data, losses, batch_size)
-        if reference is not None:
-            score = score - _losses(reference, data, losses, batch_size)
-        scores.append(score)
-    inside, outside = scores
-    beaten, beats = _share_above(inside, outside), 1 - _share_above(outside, inside)
-    error = beaten.var() / len(inside) + beats.var() / len(outside)
-    return Membership(float(beaten.mean()), math.sqrt(float(error)), len(inside), len(outside))
+        retained_score, forgotten_score, test_score = (score(model, data) for data in (retained, forgotten, test))
+        level = forgotten_score if level is None else level
+        steps = None
+        if isinstance(relearning, Reteaching):
+            steps = relearning.steps(model, *forgotten, level=level)
+        elif relearning is not None and objective is not None:
+            steps = steps_to_relearn(model, Batches(*forgotten, batch_size=batch_size), objective, relearning)
+        found = membership(attack(model, forgotten), attack(model, strangers))
+        audits[name] = Knowledge(retained_score, forgotten_score, test_score, found, steps)
+    return Audit(audits)
 
 
 def steps_to_relearn(
@@ -213,21 +206,3 @@ def steps_to_relearn(
         optimizer.step()
     reached = float(evaluate(learner, batches, objective).loss) <= relearning.loss
     return relearning.max_steps if reached else None
-
-
-@torch.no_grad()
-def _losses(model: nn.Module, data: Examples, losses: ExampleLosses, batch_size: int) -> Tensor:
-    was_training = model.training
-    model.eval()
-    try:
-        found = [losses(model, batch.x, batch.target) for batch in Batches(*data, batch_size=batch_size)]
-    finally:
-        model.train(was_training)
-    return torch.cat(found).double().cpu()
-
-
-def _share_above(values: Tensor, others: Tensor) -> Tensor:
-    """For each value the share of the others that are greater, those equal counting half."""
-    ordered = others.sort().values
-    below, up_to = (torch.searchsorted(ordered, values, right=right) for right in (False, True))
-    return 1 - (below + up_to).double() / (2 * len(others))
