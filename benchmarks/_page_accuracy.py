@@ -278,8 +278,8 @@ def _telling(runs: Sequence[Data]) -> str:
     if not all(run["same_bits"] for run in runs):
         return "The attack beats guessing before, and still does after."
     return (
-        "The attack beats guessing before, and less so after. What is left cannot come from having seen the rows, as the"
-        " model is that which never saw them, to the bit: the rows that nobody has seen are harder by themselves."
+        "The attack beats guessing before, and less so after. What is left cannot come from having seen the rows, as"
+        " the model is that which never saw them, to the bit: the rows that nobody has seen are harder by themselves."
     )
 
 
