@@ -273,8 +273,14 @@ def _telling(runs: Sequence[Data]) -> str:
     before, after = (_pooled([run[when] for run in runs]) for when in ("before", "after"))
     if before[0] - 0.5 < 2 * before[1]:
         return "The attack does not beat guessing before either, so here it proves nothing."
-    beaten = "still does" if after[0] - 0.5 >= 2 * after[1] else "no longer does"
-    return f"The attack beats guessing before, and {beaten} after."
+    if after[0] - 0.5 < 2 * after[1]:
+        return "The attack beats guessing before, and no longer does after."
+    if not all(run["same_bits"] for run in runs):
+        return "The attack beats guessing before, and still does after."
+    return (
+        "The attack beats guessing before, and less so after. What is left cannot come from having seen the rows, as"
+        " the model is that which never saw them, to the bit: the rows that nobody has seen are harder by themselves."
+    )
 
 
 def _pooled(found: Sequence[Data]) -> tuple[float, float]:
