@@ -44,7 +44,7 @@ class Stack:
         widest = max(len(columns) for _, columns in classes)
         W = torch.stack([F.pad(weight[:, columns], (0, widest - len(columns))) for _, columns in classes])
         Q, R = torch.linalg.qr(W)
-        return cls([c for c, _ in classes], [columns for _, columns in classes], W, Q, R, estimate_lipschitz(W))
+        return cls([c for c, _ in classes], [columns for _, columns in classes], W, Q, R, estimate_lipschitz(R))
 
     def problem(self, look: Look, l1: float) -> NonnegativeLeastSquares:
         """How each class explains inputs; where all is observed, in the coordinates of its parts."""
