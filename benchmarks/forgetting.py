@@ -1,15 +1,14 @@
 """What does it cost to forget one batch in a hundred exactly, beside training anew and beside SISA?
 
 MNIST in 100 batches of 500 rows of all classes, and the embeddings of every second intent of CLINC150 in 750 batches,
-one for each tenth of four fifths of an intent's sentences. A hundredth of the batches, drawn anew with each seed, is to be forgotten.
-`ContinualPFC` takes it out. SISA (Bourtoule et al., 2021) has 5 perceptrons, each of which sees a fifth of
+one for each tenth of four fifths of an intent's sentences. A hundredth of the batches, drawn anew with each seed, is to
+be forgotten. `ContinualPFC` takes it out. SISA (Bourtoule et al., 2021) has 5 perceptrons, each of which sees a fifth of
 the batches in 10 slices and is kept after each slice, so that training goes on from the last one that has not seen what
 is to be forgotten. A single perceptron is trained anew. Perceptrons are scikit-learn's `MLPClassifier`, taught by
 `partial_fit`; for CLINC150 with the best of three settings on validation sentences, for MNIST with the default ones and
-with epochs that were set by hand, the test rows in view.
-Another of each learner is trained without what was forgotten. Seconds are those of the processor, with the first answer
-by itself. An attack looks at how high the score of the true class is, for rows that were forgotten and for rows of the
-same classes that nobody has seen.
+with epochs that were set by hand, the test rows in view. Another of each learner is trained without what was forgotten.
+Seconds are those of the processor, with the first answer by itself. An attack looks at how high the score of the true
+class is, for rows that were forgotten and for rows of the same classes that nobody has seen.
 
     OMP_NUM_THREADS=1 TORCHPFC_DATA=DATA python benchmarks/forgetting.py [--sets mnist] [--seeds 0 1 2] [--out FILE]
 """
@@ -79,7 +78,7 @@ def images(seed: int) -> Data:
 
 
 def intents(seed: int) -> Data:
-    """Every second intent of CLINC150: tenths of intents, in a random order; a fifth of the sentences is never taught."""
+    """Every second intent of CLINC150 in tenths, in a random order; a fifth of the sentences is never taught."""
     data = load("clinc150", Encoder(), ngrams=False)
     names = np.unique(data.train.y)[::2]
     train, test = (
