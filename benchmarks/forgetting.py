@@ -2,9 +2,9 @@
 
 MNIST in 100 batches of 500 rows of all classes, and the embeddings of every second intent of CLINC150 in 750 batches,
 one for each tenth of four fifths of an intent's sentences. A hundredth of the batches, drawn anew with each seed, is to
-be forgotten. `ContinualPFC` takes it out. SISA (Bourtoule et al., 2021) has 5 perceptrons, each of which sees a fifth of
-the batches in 10 slices and is kept after each slice, so that training goes on from the last one that has not seen what
-is to be forgotten. A single perceptron is trained anew. Perceptrons are scikit-learn's `MLPClassifier`, taught by
+be forgotten. `ContinualPFC` takes it out. SISA (Bourtoule et al., 2021) has 5 perceptrons, each of which sees a fifth
+of the batches in 10 slices and is kept after each slice, so that training goes on from the last one that has not seen
+what is to be forgotten. A single perceptron is trained anew. Perceptrons are scikit-learn's `MLPClassifier`, taught by
 `partial_fit`; for CLINC150 with the best of three settings on validation sentences, for MNIST with the default ones and
 with epochs that were set by hand, the test rows in view. Another of each learner is trained without what was forgotten.
 Seconds are those of the processor, with the first answer by itself. An attack looks at how high the score of the true
