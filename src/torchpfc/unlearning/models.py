@@ -138,15 +138,20 @@ def keep_certificate(folder: Path) -> Path | None:
         folder: That of the model, which nobody else changes meanwhile.
 
     Returns:
-        Where it is; None without one.
+        Where the last one is; None where there is none.
     """
+    last: Path | None = None
+    for k in count(1):
+        place = folder / f"certificate-{k}.json"
+        if not place.exists():
+            break
+        last = place
     prepared = folder / _NEXT_CERTIFICATE
     if not prepared.exists():
-        return None
+        return last
     if Certificate.load(prepared).sha256_after != fingerprint(load_model(folder).block):
         prepared.unlink()
-        return None
-    place = next(path for k in count(1) if not (path := folder / f"certificate-{k}.json").exists())
+        return last
     return prepared.replace(place)
 
 
