@@ -1,6 +1,7 @@
 """Learning classes one after another, so that each batch can be taken out again as if it had never been seen."""
 
-from torchpfc.continual.learner import ConeCoupling, ContinualPFC
+from torchpfc.continual.cones import ConeCoupling
+from torchpfc.continual.learner import ContinualPFC
 from torchpfc.continual.portion import Portion
 from torchpfc.continual.readout import Likeness, RidgeReadout
 from torchpfc.continual.scaling import Scale, Sketch

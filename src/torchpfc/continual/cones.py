@@ -120,3 +120,22 @@ class Cones:
             for place, (c, columns) in enumerate(zip(stack.labels, stack.columns, strict=True)):
                 h, gain = (torch.stack(some)[best[place], place, rows][:, : len(columns)] for some in (codes, gains))
                 yield c, columns, h, gain
+
+
+@dataclass(frozen=True, eq=False)
+class ConeCoupling:
+    r"""Scores of classes as sums over parts: $y_c = b_c + \sum_{r \in c} g_r$.
+
+    Shape:
+        - y, base: $(n, k)$
+        - h, gain: $(n, r)$
+    """
+
+    y: Tensor
+    """The scores."""
+    h: Tensor
+    """How much of each part its class takes to explain the input."""
+    gain: Tensor
+    r"""What each part adds to the score of its class, $h_r (2 w_r^\top x - w_r^\top W_c h_c - 2 l_1)$."""
+    base: Tensor
+    """What the read-out adds; zeros without one."""

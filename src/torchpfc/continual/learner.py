@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, Self
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import ArrayLike
@@ -20,7 +19,8 @@ from torchpfc.continual.certificate import (
     content_of,
     hash_of,
 )
-from torchpfc.continual.cones import Cones, Look
+from torchpfc.continual.checks import names, numbers, weights
+from torchpfc.continual.cones import ConeCoupling, Cones, Look
 from torchpfc.continual.forgetting import certify, portions_of, records_of
 from torchpfc.continual.names import new_name
 from torchpfc.continual.portion import Portion
@@ -34,25 +34,6 @@ from torchpfc.solvers import FISTA, Solver
 from torchpfc.solvers.checks import check_at_least_one
 
 _ROWS_AT_ONCE = 1000
-
-
-@dataclass(frozen=True, eq=False)
-class ConeCoupling:
-    r"""Scores of classes as sums over parts: $y_c = b_c + \sum_{r \in c} g_r$.
-
-    Shape:
-        - y, base: $(n, k)$
-        - h, gain: $(n, r)$
-    """
-
-    y: Tensor
-    """The scores."""
-    h: Tensor
-    """How much of each part its class takes to explain the input."""
-    gain: Tensor
-    r"""What each part adds to the score of its class, $h_r (2 w_r^\top x - w_r^\top W_c h_c - 2 l_1)$."""
-    base: Tensor
-    """What the read-out adds; zeros without one."""
 
 
 class ContinualPFC(nn.Module):
@@ -276,7 +257,7 @@ class ContinualPFC(nn.Module):
         given = x, label, weight
         x, label = self._examples(x, label)
         check_at_least_one(count=count)
-        weight = None if weight is None else _weights(weight, x)
+        weight = None if weight is None else weights(weight, x)
         if ledger is not None and self.max_parts is not None:
             raise ValueError("ledger must be None with max_parts, which makes one part of several, got one")
         numbers = None if rows is None else torch.as_tensor(rows if isinstance(rows, Tensor) else list(rows)).cpu()
@@ -316,7 +297,7 @@ class ContinualPFC(nn.Module):
         """
         if how not in ("zero", "remove"):
             raise ValueError(f"how must be 'zero' or 'remove', got {how!r}")
-        asked = dict.fromkeys(_names(batches))
+        asked = dict.fromkeys(names(batches))
         if unknown := [batch for batch in asked if batch not in self._records]:
             raise ValueError(f"batches must have been learned from, got {unknown[0]!r}")
         gone = set(map(id, portions_of(self._portions, asked.keys())))  # portions are not compared, but the same
@@ -443,7 +424,7 @@ class ContinualPFC(nn.Module):
 
     def _inputs(self, x: Tensor | ArrayLike) -> Tensor:
         """Inputs as a tensor of floating-point numbers, in their own precision."""
-        tensor = _numbers(x, "x")
+        tensor = numbers(x, "x")
         if not tensor.ndim or tensor.shape[-1] != self.in_features:
             raise ValueError(f"x must have shape (..., {self.in_features}), got {tuple(tensor.shape)}")
         if tensor.isinf().any():
@@ -453,7 +434,7 @@ class ContinualPFC(nn.Module):
     def _examples(self, x: Tensor | ArrayLike, label: Tensor | ArrayLike) -> tuple[Tensor, Tensor]:
         """Examples and their classes, checked."""
         x = self._inputs(x)
-        label = _numbers(label, "label").to(x.device)
+        label = numbers(label, "label").to(x.device)
         if x.ndim != 2 or not len(x):
             raise ValueError(f"x must have shape (n, {self.in_features}) with n at least 1, got {tuple(x.shape)}")
         if label.shape != x.shape[:1]:
@@ -592,31 +573,3 @@ class ContinualPFC(nn.Module):
             dtype: The type of its weights.
         """
         return cls(**options_from(settings), dtype=dtype)
-
-
-def _numbers(values: Tensor | ArrayLike, name: str) -> Tensor:
-    """Real numbers as a tensor."""
-    array = values if isinstance(values, Tensor) else np.asarray(values)
-    if not isinstance(array, Tensor):
-        if array.dtype.kind not in "biuf":
-            raise TypeError(f"{name} must hold real numbers, got {array.dtype}")
-        return torch.as_tensor(array)
-    if array.is_complex():
-        raise TypeError(f"{name} must hold real numbers, got {array.dtype}")
-    return array
-
-
-def _weights(weight: Tensor | ArrayLike, x: Tensor) -> Tensor:
-    """What each example counts, checked."""
-    found = _numbers(weight, "weight").to(x)
-    if found.shape != x.shape[:1]:
-        raise ValueError(f"weight must have shape {tuple(x.shape[:1])} to match x, got {tuple(found.shape)}")
-    if not (found.isfinite() & (found > 0)).all():
-        raise ValueError(f"weight must be finite and above 0, got {float(found[~(found.isfinite() & (found > 0))][0])}")
-    return found
-
-
-def _names(batches: Iterable[Hashable]) -> list[Hashable]:
-    if isinstance(batches, str | bytes) or not isinstance(batches, Iterable):
-        raise TypeError(f"batches must be a list of names, got {batches!r}; for one batch say [{batches!r}]")
-    return list(batches)
